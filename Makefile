@@ -1,0 +1,42 @@
+# Each target makes its own environment: .venv is built when it is missing, or older than what it is built from.
+# All that is needed beforehand is Python 3.11 (or later) with venv, and make.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+
+.PHONY: demo test check format bench train clean
+
+# a bundled scene described without and with AIR, and a picture of what AIR looked at
+demo: $(STAMP)
+	$(BIN)/airvlm demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/airvlm bench
+
+# data, vision pre-training, projector alignment and joint training of the embedded model (about 2.5 hours on 2 cores)
+train: $(STAMP)
+	$(BIN)/python -m training
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+# the constraints keep pip from choosing another torch than the tested one
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "airvlm needs Python 3.11 or later: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
