@@ -1,7 +1,7 @@
 """airvlm: multimodal language models that hallucinate less, without training.
 
-Names are re-exported lazily, so that `import airvlm` costs nothing and has no side effects: torch and transformers
-are imported with the first name that needs them.
+Names are re-exported lazily, so that `import airvlm` costs nothing and has no side effects: torch and
+transformers are imported with the first name that needs them.
 """
 
 from __future__ import annotations
