@@ -1,0 +1,91 @@
+"""The benchmarks by name; a task's file is imported only when the task is asked for.
+
+Knows nothing about what the tasks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from .base import Item, Metric, Ratio, Scores, Task, TaskDataMissing
+
+__all__ = ["TASKS", "Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "TaskEntry", "load_task"]
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """Where a task lives and the field values its name stands for."""
+
+    target: str  # "module:Class", relative to this package
+    about: str  # one line for `airvlm tasks`
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, data: str | Path | None = None, **options: Any) -> Task:
+        """The task itself; options are fields of its class (the variants)."""
+        module, name = self.target.split(":")
+        cls: type[Task] = getattr(import_module(f".{module}", __package__), name)
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            has = ", ".join(sorted(known - {"data"})) or "none"
+            raise ValueError(f"{cls.name} has no option {', '.join(unknown)}; its options: {has}")
+        return cls(data=None if data is None else Path(data), **{**self.fixed, **options})
+
+
+def _pope(dataset: str, setting: str) -> TaskEntry:
+    about = f"POPE on {dataset}, {setting} questions"
+    return TaskEntry("pope:Pope", about, {"dataset": dataset, "setting": setting})
+
+
+TASKS: dict[str, TaskEntry] = {
+    "chair": TaskEntry(
+        "chair:Chair", "CHAIR on 500 COCO pictures: objects in descriptions that are not there"
+    ),
+    "bleu": TaskEntry("bleu:Bleu", "BLEU-1..4 of descriptions against reference captions"),
+    "pope": TaskEntry("pope:Pope", "POPE: is there a ... in the image? (COCO, A-OKVQA, GQA)"),
+    **{
+        f"pope-{dataset}-{setting}": _pope(dataset, setting)
+        for dataset in ("coco", "aokvqa", "gqa")
+        for setting in ("random", "popular", "adversarial")
+    },
+    "amber": TaskEntry("amber:Amber", "AMBER, descriptions: CHAIR, Cover, Hal, Cog"),
+    "amber-yesno": TaskEntry("amber:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"),
+    "object-halbench": TaskEntry(
+        "object_halbench:ObjectHalBench", "Object HalBench: response and mention rates"
+    ),
+    "mme": TaskEntry("mme:MME", "MME: 14 subtasks, acc + acc+"),
+    "mmbench": TaskEntry("mmbench:MMBench", "MMBench with circular evaluation"),
+    "hallusionbench": TaskEntry(
+        "hallusionbench:HallusionBench", "HallusionBench: aAcc, fAcc, qAcc, easy, hard"
+    ),
+    "vstar": TaskEntry("vstar:VStar", "V* Bench: likelihood or letter protocol"),
+    "mmhal": TaskEntry("mmhal:MMHal", "MMHal-Bench, judged 0-6"),
+    "mmvet": TaskEntry("mmvet:MMVet", "MM-Vet, judged 0-1"),
+    "llava-bench": TaskEntry("llava_bench:LLaVABench", "LLaVA-Bench, COCO and in the wild, judged"),
+    "gpt4v": TaskEntry("gpt4v:GPT4V", "GPT-4V-style accuracy and detailedness, pairwise, judged"),
+    "tiny-chair": TaskEntry("tiny:TinyChair", "CHAIR in the embedded model's world"),
+    "tiny-pope": TaskEntry("tiny:TinyPope", "POPE in the embedded model's world, all three settings"),
+    **{
+        f"tiny-pope-{setting}": TaskEntry("tiny:TinyPope", f"tiny-pope, {setting} only", {"setting": setting})
+        for setting in ("random", "popular", "adversarial")
+    },
+    **{
+        f"tiny-{kind}": TaskEntry(
+            "tiny:TinyYesNo", f"yes/no questions on {kind}, two a picture", {"subtask": kind}
+        )
+        for kind in ("existence", "count", "position", "colour")
+    },
+}
+
+
+def load_task(
+    name: str, data: str | Path | None = None, *, variant: str | None = None, **options: Any
+) -> Task:
+    """A task by name, with a named variant of it and options for its fields."""
+    if name not in TASKS:
+        raise ValueError(f"no task {name!r}; there are: {', '.join(TASKS)}")
+    return TASKS[name](data, **options).variant(variant)
