@@ -2,9 +2,10 @@
 
 Knows nothing about models, methods, generation or where answers are stored.
 
-Every metric of every task is a *formula over summed counts*: each item contributes a small dict of numbers, the dicts
-are added up, and the formula turns the sums into a value. A ratio of sums (CHAIR_I), an F1, a corpus BLEU and a plain
-accuracy all have this shape, so one paired bootstrap over items or pictures recomputes any of them exactly:
+Every metric of every task is a *formula over summed counts*: each item contributes a small dict of numbers,
+the dicts are added up, and the formula turns the sums into a value. A ratio of sums (CHAIR_I), an F1, a corpus
+BLEU and a plain accuracy all have this shape, so one paired bootstrap over items or pictures recomputes any of
+them exactly:
 
     scores = task.score(items, answers)
     scores.metrics                        # {"CHAIR_S": 21.3, ...}, in percent
@@ -151,9 +152,9 @@ class _Totals(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark. Subclasses are frozen dataclasses: their fields are the variants, written into every record.
+    """A benchmark. Subclasses are frozen dataclasses whose fields are the variants, written into every record.
 
-    Four methods make a task: `items`, `prompt`, `parse`, `score`. `rescore` is the same score for a file of answers.
+    Four methods make a task: `items`, `prompt`, `parse`, `score`; `rescore` is the same for a file of answers.
     """
 
     data: Path | None = None  # the user's folder with the benchmark's files and pictures
@@ -184,7 +185,7 @@ class Task:
         raise NotImplementedError
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """Scores of a file of answers in any format the benchmark's official files have; needs no model, no picture."""
+        """Scores of a file of answers, in the formats the benchmark's official files have; needs no model."""
         raise NotImplementedError(f"{self.name} cannot rescore files of answers")
 
     def variant(self, name: str | None) -> Task:
