@@ -1,0 +1,1 @@
+"""Running methods over tasks, storing every answer, and saying what the answers show."""
