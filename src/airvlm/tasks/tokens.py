@@ -1,0 +1,85 @@
+"""Text into tokens in the manner of the Penn Treebank, as CHAIR's and AMBER's official scripts see it.
+
+Knows nothing about objects, lemmas or metrics. The official scripts call NLTK's `word_tokenize`, which needs a
+downloaded model to find the ends of sentences; these rules give the same tokens on descriptions of pictures.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["tokenize"]
+
+# A full stop after one of these does not end a sentence, so that it stays on the word.
+_ABBREVIATIONS = frozenset(
+    """a.m adm ala ariz ave bros calif capt cf ch co col conn corp d.c dec del dr e.g eng etc. feb fla fri ft gen
+    gov i.e ill inc int'l jan jr kan kg kong ky lt ltd mass messrs mg minn mon mr mrs ms n.y no. nov oct okla p.m
+    ph.d pa prof reps rep rev sat sen sep sept sr st tenn tex tues u.k u.n u.s va vs w. wash wed wis""".split()
+)
+_CLOSERS = "\"')]}>”’»"
+# Longest first: dots that belong together, dashes, clitics, marks that always stand alone, and words.
+_PIECE = re.compile(
+    r"""\.{2,}|--+|``|''
+    |n't\b(?!\w)
+    |'(?:s|m|d|ll|re|ve)(?!\w)
+    |[;@\#$%&?!*()\[\]{}<>"“”«»…]
+    |[:,](?!\d)
+    |(?:(?!n't\b)(?!--)(?!\.{2,})(?!'(?:s|m|d|ll|re|ve)(?!\w))(?!'$)(?!'[\s,.;:!?])(?![:,](?!\d))
+        [^\s;@\#$%&?!*()\[\]{}<>"“”«»…])+
+    |.""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SPLIT_WORDS = {  # words that the treebank writes as two
+    "cannot": ("can", "not"),
+    "gonna": ("gon", "na"),
+    "gotta": ("got", "ta"),
+    "wanna": ("wan", "na"),
+    "gimme": ("gim", "me"),
+    "lemme": ("lem", "me"),
+}
+
+
+def tokenize(text: str) -> list[str]:
+    """Tokens of a text, punctuation marks and clitics ('s, n't) on their own."""
+    chunks = text.split()
+    tokens: list[str] = []
+    for i, chunk in enumerate(chunks):
+        following = chunks[i + 1] if i + 1 < len(chunks) else None
+        body, closers = _strip_closers(chunk)
+        stop = ""
+        if body.endswith(".") and not body.endswith("..") and _ends_sentence(body[:-1], following):
+            body, stop = body[:-1], "."
+        for piece in _PIECE.findall(body):
+            tokens.extend(_split_word(piece))
+        tokens.extend([stop] if stop else [])
+        tokens.extend(_quote(closers))
+    return tokens
+
+
+def _strip_closers(chunk: str) -> tuple[str, str]:
+    body = chunk.rstrip(_CLOSERS)
+    if not body.endswith("."):  # quotes after other characters are split by the pieces' own rules
+        return chunk, ""
+    return body, chunk[len(body) :]
+
+
+def _quote(closers: str) -> list[str]:
+    return [mark for mark in closers]
+
+
+def _ends_sentence(word: str, following: str | None) -> bool:
+    """Whether the full stop after a word ends a sentence; at the end of the text it always does."""
+    if following is None or not word:
+        return True
+    plain = word.lower().lstrip("(\"'[")
+    if plain in _ABBREVIATIONS:
+        return False
+    numbered = re.fullmatch(r"\d+|[^\W\d]", plain) is not None  # "1. a man", "j. smith"
+    return not (numbered and following[:1].islower())
+
+
+def _split_word(piece: str) -> tuple[str, ...]:
+    halves = _SPLIT_WORDS.get(piece.lower())
+    if halves is None:
+        return (piece,)
+    return piece[: len(halves[0])], piece[len(halves[0]) :]
