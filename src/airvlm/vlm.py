@@ -1,0 +1,261 @@
+"""VLM: a vision-language model to talk to — ask, describe, batch, stream, compare.
+
+Pictures and questions in, answers with their reports out. What a method does to the model is the method's own
+business (methods/); loading is loading.py, and the way from a request to tensors is encoding.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from airvlm.anatomy import Anatomy
+from airvlm.encoding import Encoder, Pictures, Request, chunks
+from airvlm.loading import fingerprint, load_parts
+from airvlm.methods.base import Method
+from airvlm.prompts import DESCRIBE
+from airvlm.report import Report
+from airvlm.streaming import stream_text
+
+__all__ = ["VLM", "Answer"]
+
+WINDOW = 8  # batches that are sorted by length together
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer, and how it came about."""
+
+    text: str
+    report: Report | None  # what the method did; None without a method
+    prompt: str  # the whole prompt, placeholders for pictures included
+    tokens: int  # new tokens, the end token not counted
+    finished: bool  # the model ended by itself, before max_new_tokens
+    seconds: float  # of the whole call; in a batch, this row's share
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class VLM:
+    """A model, its processor and its anatomy."""
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        *,
+        name: str = "model",
+        anatomy: Anatomy | None = None,
+        allow_urls: bool = False,  # whether pictures may be fetched from http(s) addresses
+    ) -> None:
+        self.model = model
+        self.processor = processor
+        self.name = name
+        self.anatomy = anatomy if anatomy is not None else Anatomy.of(model)
+        self.encoder = Encoder(model, processor, self.anatomy, allow_urls=allow_urls)
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path | None = None,
+        *,
+        adapter: str | Path | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        device_map: Any = None,
+        trust_remote_code: bool = False,
+        allow_urls: bool = False,
+        **options: Any,
+    ) -> Self:
+        """The embedded model (None), a local folder, or a name on the model hub; `adapter`: a LoRA on top of it."""
+        model, processor, name = load_parts(
+            name_or_path,
+            adapter=adapter,
+            device=device,
+            dtype=dtype,
+            device_map=device_map,
+            trust_remote_code=trust_remote_code,
+            **options,
+        )
+        return cls(model, processor, name=name, allow_urls=allow_urls)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of configuration and weights: equal for equal models, wherever they were loaded from."""
+        return fingerprint(self.model)
+
+    # -- asking
+
+    def ask(
+        self,
+        image: Pictures,
+        question: str,
+        *,
+        method: Method | None = None,
+        max_new_tokens: int = 64,
+        **generation: Any,
+    ) -> Answer:
+        """One question about one picture, several, or none. `generation` goes to transformers' generate."""
+        row = self.encoder.read(image, question)
+        return self._answer([row], method, max_new_tokens=max_new_tokens, **generation)[0]
+
+    def describe(self, image: Pictures, *, method: Method | None = None, **generation: Any) -> Answer:
+        """A description, asked for by the sentence that CHAIR evaluations use."""
+        return self.ask(image, DESCRIBE, method=method, **generation)
+
+    def compare(
+        self, image: Pictures, question: str, methods: Mapping[str, Method | None], **generation: Any
+    ) -> dict[str, Answer]:
+        """The same question under several methods; the picture is encoded once."""
+        row = self.encoder.read(image, question)
+        return {name: self._answer([row], method, **generation)[0] for name, method in methods.items()}
+
+    def batch(
+        self,
+        requests: Iterable[tuple[Pictures, str]],
+        *,
+        method: Method | None = None,
+        batch_size: int = 16,
+        progress: bool = True,
+        **generation: Any,
+    ) -> Iterator[Answer]:
+        """Answers in the order of the requests, read as they are needed.
+
+        Rows of like length run together, so that little is spent on padding. A row without a picture, where others
+        have one, is answered without the method, and its report says so.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size}: at least one row runs at a time")
+        total = len(requests) if isinstance(requests, Sized) else None
+        stream = iter(requests)
+        with tqdm(total=total, disable=not progress, unit="answer", desc=self.name) as bar:
+            while window := list(islice(stream, batch_size * WINDOW)):
+                rows = [self.encoder.read(image, question) for image, question in window]
+                answers: dict[int, Answer] = {}
+                for chunk in chunks(rows, batch_size):
+                    alone = (
+                        method is not None and not rows[chunk[0]].pictures and any(r.pictures for r in rows)
+                    )
+                    batch = [rows[i] for i in chunk]
+                    given = self._answer(batch, None if alone else method, **generation)
+                    if alone and method is not None:
+                        given = [_without_picture(answer, method) for answer in given]
+                    answers.update(zip(chunk, given))
+                    bar.update(len(chunk))
+                yield from (answers[i] for i in range(len(rows)))
+
+    def stream(
+        self,
+        image: Pictures,
+        question: str,
+        *,
+        method: Method | None = None,
+        max_new_tokens: int = 64,
+        **generation: Any,
+    ) -> Generator[str, None, Answer]:
+        """The answer's text piece by piece, as it comes; the generator returns the whole Answer at its end."""
+        row = self.encoder.read(image, question)
+        inputs = self.encoder.inputs([row])
+        started = time.perf_counter()
+
+        def generate(**hooks: Any) -> tuple[Tensor, Report | None]:
+            return self._generate(inputs, [row], method, max_new_tokens=max_new_tokens, **hooks, **generation)
+
+        ids, report = yield from stream_text(generate, self.processor)
+        return self._read(ids[0], row, report, time.perf_counter() - started)
+
+    @torch.no_grad()
+    def likelihood(
+        self, image: Pictures, question: str, options: Sequence[str], *, method: Method | None = None
+    ) -> list[float]:
+        """Mean log-likelihood of each option's tokens as the answer; the largest is the model's choice."""
+        row = self.encoder.read(image, question)
+        asked = self.encoder.inputs([row])["input_ids"][0]
+        scores = []
+        for option in options:
+            if not option.strip():
+                raise ValueError("an option is empty: there is nothing to compare")
+            # together, as the tokenizer would write it: a space belongs to the word that follows it
+            gap = "" if row.prompt[-1:].isspace() else " "
+            full = replace(row, prompt=row.prompt + gap + option.strip())
+            inputs = self.encoder.inputs([full])
+            ids = inputs["input_ids"][0]
+            start = _common_prefix(asked, ids)
+            with self._under(method, [full]):
+                logits = self.model(**inputs).logits[0]  # (L, vocabulary)
+            logp = logits[start - 1 : -1].float().log_softmax(-1)  # (option tokens, vocabulary)
+            scores.append(logp.gather(1, ids[start:, None].to(logp.device)).mean().item())
+        return scores
+
+    # -- the steps of an answer
+
+    def _under(self, method: Method | None, rows: Sequence[Request]) -> Any:
+        if method is None:
+            return nullcontext()
+        pictures = [list(row.pictures) for row in rows]
+        return method(self.model, self.processor, images=pictures, anatomy=self.anatomy)
+
+    def _generate(
+        self, inputs: dict[str, Any], rows: Sequence[Request], method: Method | None, **generation: Any
+    ) -> tuple[Tensor, Report | None]:
+        """New token ids (B, T) and the report of the batch."""
+        if generation.get("num_return_sequences", 1) != 1:
+            raise ValueError(
+                "num_return_sequences: an Answer holds one text; ask several times with a seed instead"
+            )
+        generation.setdefault("do_sample", False)
+        generation.setdefault("pad_token_id", self._pad_token_id)
+        with torch.no_grad(), self._under(method, rows) as run:
+            ids = self.model.generate(**inputs, **generation)
+        return ids[:, inputs["input_ids"].shape[1] :], None if run is None else run.report
+
+    def _answer(
+        self, rows: Sequence[Request], method: Method | None, *, max_new_tokens: int = 64, **generation: Any
+    ) -> list[Answer]:
+        started = time.perf_counter()
+        inputs = self.encoder.inputs(rows)
+        ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
+        seconds = (time.perf_counter() - started) / len(rows)
+        reports = [None] * len(rows) if report is None else report.rows or [report] * len(rows)
+        return [self._read(ids[i], row, reports[i], seconds) for i, row in enumerate(rows)]
+
+    def _read(self, ids: Tensor, row: Request, report: Report | None, seconds: float) -> Answer:
+        """Token ids -> text, up to the end token."""
+        ends = torch.isin(ids, torch.tensor(self._end_ids, dtype=ids.dtype, device=ids.device)).nonzero()
+        tokens = int(ends[0]) if len(ends) else len(ids)
+        text = self.processor.tokenizer.decode(ids[:tokens], skip_special_tokens=True).strip()
+        return Answer(text, report, row.prompt, tokens, bool(len(ends)), seconds)
+
+    @property
+    def _end_ids(self) -> list[int]:
+        end = self.model.generation_config.eos_token_id
+        end = self.processor.tokenizer.eos_token_id if end is None else end
+        return [] if end is None else list(end) if isinstance(end, list | tuple) else [end]
+
+    @property
+    def _pad_token_id(self) -> int | None:
+        pad = self.model.generation_config.pad_token_id
+        pad = self.processor.tokenizer.pad_token_id if pad is None else pad
+        return pad if pad is not None else next(iter(self._end_ids), None)
+
+
+def _without_picture(answer: Answer, method: Method) -> Answer:
+    report = Report(method.to_json(), fired=False, reason="this request has no picture")
+    return replace(answer, report=report)
+
+
+def _common_prefix(a: Tensor, b: Tensor) -> int:
+    n = min(len(a), len(b))
+    different = (a[:n] != b[:n]).nonzero()
+    return int(different[0]) if len(different) else n
