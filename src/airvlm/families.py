@@ -1,0 +1,103 @@
+"""What is known of each supported model family, as data: the table behind `airvlm models` and the README.
+
+A family is a transformers `config.model_type`. This file knows nothing of tensors, hooks or methods, and
+imports no model code: where the parts of a model are is asked of the model itself (anatomy.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["FAMILIES", "REFUSED", "Family"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One supported `config.model_type`."""
+
+    model_type: str
+    title: str  # what people call it
+    checkpoint: str  # one public checkpoint of the family
+    resolution: str  # how a picture becomes visual tokens
+    plain_pixels: bool = False  # pixel_values is (pictures, 3, H, W): crops may be cut from the tensor itself
+    # How the image processor is asked to show a crop in one view: a crop is a zoom already
+    one_view: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    tiles_key: str | None = None  # output of the image processor that counts each picture's tiles
+    nested: bool = False  # the image processor wants a list of pictures per row, and features come per row
+    note: str = ""  # what a user should know before reading numbers
+
+
+def _table(*families: Family) -> dict[str, Family]:
+    return {family.model_type: family for family in families}
+
+
+_FIXED = "fixed square"
+_NATIVE = "native resolution"
+_ANYRES = "base view and tiles (any-res), newline tokens between rows"
+_POST_NORM = "normalises after the feed-forward: only the ratio of the added term counts"
+_DEEPSTACK = "adds visual features in its first layers (deepstack); crops bring their last features only"
+_MIXTURE = "mixture of experts: the routed output is reinforced, the router is not touched"
+_SPLITS = MappingProxyType({"do_image_splitting": False})
+
+FAMILIES: dict[str, Family] = _table(
+    Family("llava", "LLaVA 1.5", "llava-hf/llava-1.5-7b-hf", _FIXED, plain_pixels=True),
+    Family("llava_next", "LLaVA-NeXT", "llava-hf/llava-v1.6-mistral-7b-hf", _ANYRES),
+    Family("llava_onevision", "LLaVA-OneVision", "llava-hf/llava-onevision-qwen2-7b-ov-hf", _ANYRES),
+    Family("vipllava", "ViP-LLaVA", "llava-hf/vip-llava-7b-hf", _FIXED, plain_pixels=True),
+    Family("qwen2_vl", "Qwen2-VL", "Qwen/Qwen2-VL-7B-Instruct", _NATIVE),
+    Family("qwen2_5_vl", "Qwen2.5-VL", "Qwen/Qwen2.5-VL-7B-Instruct", _NATIVE),
+    Family("qwen3_vl", "Qwen3-VL", "Qwen/Qwen3-VL-8B-Instruct", _NATIVE, note=_DEEPSTACK),
+    Family(
+        "qwen3_vl_moe",
+        "Qwen3-VL, mixture of experts",
+        "Qwen/Qwen3-VL-30B-A3B-Instruct",
+        _NATIVE,
+        note=f"{_MIXTURE}; {_DEEPSTACK}",
+    ),
+    Family(
+        "internvl",
+        "InternVL 3",
+        "OpenGVLab/InternVL3-8B-hf",
+        "thumbnail and tiles",
+        plain_pixels=True,
+        one_view=MappingProxyType({"crop_to_patches": False}),
+        tiles_key="num_patches",
+    ),
+    Family(
+        "gemma3",
+        "Gemma 3",
+        "google/gemma-3-4b-it",
+        _FIXED,
+        plain_pixels=True,
+        one_view=MappingProxyType({"do_pan_and_scan": False}),
+        note=_POST_NORM,
+    ),
+    Family("paligemma", "PaliGemma", "google/paligemma2-3b-mix-448", _FIXED, plain_pixels=True),
+    Family(
+        "idefics3",
+        "Idefics3",
+        "HuggingFaceM4/Idefics3-8B-Llama3",
+        "global view and tiles",
+        one_view=_SPLITS,
+        nested=True,
+    ),
+    Family(
+        "smolvlm",
+        "SmolVLM",
+        "HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+        "global view and tiles",
+        one_view=_SPLITS,
+        nested=True,
+    ),
+    Family("glm4v", "GLM-4.1V", "zai-org/GLM-4.1V-9B-Thinking", _NATIVE, note=_POST_NORM),
+    Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, note=_POST_NORM),
+    Family("glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, note=_MIXTURE),
+    Family("mistral3", "Mistral Small 3.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", _NATIVE),
+)
+
+# Families that no anatomy can serve, and why
+REFUSED: dict[str, str] = {
+    "mllama": "it reads the picture by cross-attention and has no image tokens in its sequence, "
+    "so there are no visual rows to reinforce",
+}
