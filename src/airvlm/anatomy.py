@@ -27,8 +27,8 @@ TILES = "tiles"
 BY_HAND = (
     "Pass the parts by hand: Anatomy(family=..., model=model, decoder=..., layers=decoder.layers, "
     "ffns=[layer.mlp for layer in decoder.layers], norm=decoder.norm, head=model.lm_head, "
-    "image_token_id=..., hidden_size=..., encode=function from the processor's image inputs to one (N, d) tensor per picture), "
-    "and give it as method(model, processor, anatomy=...)."
+    "image_token_id=..., hidden_size=..., encode=function from the processor's image inputs to one (N, d) "
+    "tensor per picture), and give it as method(model, processor, anatomy=...)."
 )
 
 
