@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tiny_models
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from airvlm.anatomy import FAMILIES, Anatomy, UnknownAnatomy
+from tests import tiny_models
 
 families = pytest.mark.parametrize("family", tiny_models.FAMILIES)
 

@@ -17,11 +17,22 @@ from PIL import Image, ImageDraw
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, BatchFeature, PreTrainedTokenizerFast
-    LlavaOnevisionImageProcessorPil,
-)
 
 from tests.tiny_configs import (
-    BOS, CONFIGS, END, EOS, FAMILIES, IMAGE, IMAGE_PROCESSORS, LAYERS, PAD, START, TOKEN_TYPES, VIDEO, VIEW, WIDTH
+    BOS,
+    CONFIGS,
+    END,
+    EOS,
+    FAMILIES,
+    IMAGE,
+    IMAGE_PROCESSORS,
+    LAYERS,
+    PAD,
+    START,
+    TOKEN_TYPES,
+    VIDEO,
+    VIEW,
+    WIDTH,
 )
 
 __all__ = ["FAMILIES", "IMAGE", "LAYERS", "VIEW", "WIDTH", "build", "inputs", "picture", "rows", "shared"]
