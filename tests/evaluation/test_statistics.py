@@ -1,0 +1,118 @@
+"""Intervals, tests and counts of differences between methods that answered the same items."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airvlm.evaluation.statistics import Draws, Sample, attainable, changed, mcnemar
+from airvlm.tasks.base import Metric, Ratio, Scores
+
+ACCURACY = {"accuracy": Metric(Ratio("hit", "n")), "rate": Metric(Ratio("words", "n"))}
+
+
+def scores(hits: list[float], pictures: list[str] | None = None) -> Scores:
+    counts = [{"hit": float(h), "n": 1.0, "words": 3.0 * h} for h in hits]
+    return Scores(counts, ACCURACY, pictures or [str(i) for i in range(len(hits))])
+
+
+def test_the_interval_of_a_share_is_the_binomial_one():
+    hits = [1.0] * 300 + [0.0] * 100
+    got = Sample(scores(hits), Draws([str(i) for i in range(400)])).estimate("accuracy")
+    error = 100 * math.sqrt(0.75 * 0.25 / 400)
+    assert got.value == 75.0 and got.n == 400
+    assert got.error == pytest.approx(error, rel=0.06)
+    assert (got.low, got.high) == pytest.approx((75 - 1.96 * error, 75 + 1.96 * error), abs=0.5)
+
+
+def test_items_about_one_picture_are_drawn_together_and_widen_the_interval():
+    hits = [float(i % 2) for i in range(100)]
+    alone = [p for i in range(100) for p in [f"{i}-{j}" for j in range(4)]]
+    together = [str(i) for i in range(100) for _ in range(4)]
+    answers = [h for h in hits for _ in range(4)]  # all four questions on a picture go the same way
+    errors = [Sample(scores(answers, p), Draws(p)).estimate("accuracy").error for p in (alone, together)]
+    assert errors[1] == pytest.approx(2 * errors[0], rel=0.1)
+
+
+def test_resampling_by_picture_equals_resampling_the_items_themselves():
+    rng = np.random.default_rng(0)
+    pictures = [str(g) for g in rng.integers(0, 20, 70)]
+    many = scores([float(h) for h in rng.integers(0, 2, 70)], pictures)
+    draws = Draws(pictures, draws=50)
+    place = [draws.pictures.index(p) for p in pictures]
+    by_item = many.resampled("accuracy", draws.weights[:, place])
+    np.testing.assert_allclose(Sample(many, draws).drawn("accuracy"), by_item)
+
+
+def test_a_difference_is_paired_so_equal_answers_give_exactly_zero():
+    hits = [float(i % 3 == 0) for i in range(60)]
+    draws = Draws([str(i) for i in range(60)])
+    got = Sample(scores(hits), draws).difference(Sample(scores(hits), draws), "accuracy")
+    assert (got.value, got.low, got.high, got.error) == (0, 0, 0, 0) and not got.significant
+
+
+def test_the_interval_of_a_difference_is_far_narrower_than_of_the_two_scores():
+    one = [float(i % 2) for i in range(400)]
+    other = [1.0 if i < 20 else h for i, h in enumerate(one)]  # ten more right, none lost
+    draws = Draws([str(i) for i in range(400)])
+    a, b = Sample(scores(other), draws), Sample(scores(one), draws)
+    difference = a.difference(b, "accuracy")
+    assert difference.significant and difference.error < 0.5 * a.estimate("accuracy").error
+
+
+def test_the_same_seed_draws_the_same_pictures():
+    pictures = [str(i) for i in range(30)]
+    assert np.array_equal(Draws(pictures).weights, Draws(pictures).weights)
+    assert not np.array_equal(Draws(pictures).weights, Draws(pictures, seed=1).weights)
+
+
+def test_mcnemar_is_the_exact_binomial_of_the_discordant_pairs():
+    one = [1.0] * 50 + [1.0] * 8 + [0.0] * 2
+    other = [1.0] * 50 + [0.0] * 8 + [1.0] * 2
+    expected = 2 * sum(math.comb(10, k) for k in range(3)) / 2**10
+    assert mcnemar(scores(one), scores(other), "accuracy") == pytest.approx(expected)
+    assert mcnemar(scores(one), scores(one), "accuracy") == 1.0
+
+
+def test_mcnemar_is_for_shares_of_items_only():
+    assert mcnemar(scores([1.0, 0.0]), scores([0.0, 0.0]), "rate") is None
+
+
+def test_mcnemar_leaves_out_items_that_one_of_them_did_not_answer():
+    one, other = scores([1.0, 1.0]), scores([0.0, 0.0])
+    other.per_item[1] = {"missing": 1.0}
+    assert mcnemar(one, other, "accuracy") == 1.0  # one discordant pair: a coin thrown once says nothing
+
+
+@pytest.mark.parametrize(
+    ("value", "n", "decimals", "possible"),
+    [
+        (61.92, 293, 2, False),
+        (67.92, 293, 2, True),
+        (22.7, 500, 1, False),
+        (22.6, 500, 1, True),
+        (76.23, 191, 2, False),
+        (48.68, 191, 2, False),
+        (48.69, 191, 2, True),
+        (0.0, 7, 1, True),
+        (100.0, 7, 1, True),
+        (50.0, 0, 1, False),
+    ],
+)
+def test_a_value_is_possible_only_if_some_k_of_n_prints_as_it(value, n, decimals, possible):
+    assert attainable(value, n, decimals) is possible
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.integers(0, 3))
+def test_every_share_is_possible_at_its_own_n(share, decimals):
+    k, n = share
+    assert attainable(round(100 * k / n, decimals), n, decimals)
+
+
+def test_changed_counts_the_texts_that_differ_where_both_answered():
+    assert changed(["a", "b", None, "d"], ["a", "c", "x", None]) == 1
