@@ -1,0 +1,178 @@
+"""Reading a picture from wherever it is: a path, a URL, bytes, a numpy array or a Pillow image, always to RGB.
+
+Refuses what it cannot read with one clear `BadPicture`. Knows nothing of models or crops.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+import urllib.error
+import urllib.request
+import warnings
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+Picture: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray[Any, Any]"
+
+MAX_PIXELS = 64_000_000  # a larger picture is refused before it is decoded
+MAX_BYTES = 32_000_000  # of a download
+TIMEOUT = 15.0  # seconds for a whole download, not for each read of it
+READABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    MemoryError,
+    UnidentifiedImageError,
+)  # Pillow raises these
+
+
+class BadPicture(ValueError):
+    """A picture that cannot be used; the message says which and why."""
+
+
+def load_picture(
+    source: Picture,
+    *,
+    allow_urls: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    max_bytes: int = MAX_BYTES,
+    timeout: float = TIMEOUT,
+) -> Image.Image:
+    """The picture as RGB: upright (EXIF), transparency laid over white, 16-bit and float values brought to 8 bits.
+
+    Web addresses are fetched only when `allow_urls` is set, and then only over http or https.
+    """
+    if isinstance(source, Image.Image):
+        return _to_rgb(source, "the given image", max_pixels)
+    if isinstance(source, np.ndarray):
+        return _to_rgb(_from_array(source), f"the array of shape {source.shape}", max_pixels)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _decode(io.BytesIO(bytes(source)), f"{len(source)} bytes", max_pixels)
+    if isinstance(source, str) and "://" in source:
+        return _decode(io.BytesIO(_download(source, allow_urls, max_bytes, timeout)), source, max_pixels)
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        if not path.is_file():
+            what = "is a folder, not a picture" if path.is_dir() else "does not exist"
+            raise BadPicture(f"{path} {what}")
+        return _decode(path, str(path), max_pixels)
+    raise BadPicture(
+        f"cannot read a picture from {type(source).__name__}; give a path, an http(s) address, bytes, "
+        "a numpy array (H, W[, C]) or a PIL image"
+    )
+
+
+def _decode(file: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            # We have a limit of our own, checked before decoding.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file) as picture:
+                return _to_rgb(picture, name, max_pixels)
+    except BadPicture:
+        raise
+    except Image.DecompressionBombError as error:
+        raise BadPicture(f"{name} is too large: {error}") from error
+    except READABLE as error:
+        raise BadPicture(f"{name} is not a readable picture: {error}") from error
+
+
+def _to_rgb(picture: Image.Image, name: str, max_pixels: int) -> Image.Image:
+    W, H = picture.size
+    if W < 1 or H < 1:
+        raise BadPicture(f"{name} is empty ({W} x {H} pixels)")
+    if max_pixels < W * H:
+        raise BadPicture(
+            f"{name} is too large: {W} x {H} pixels, at most {max_pixels} are read; scale it down first"
+        )
+    try:
+        picture = ImageOps.exif_transpose(picture)
+        if picture.mode.startswith(
+            ("I", "F")
+        ):  # 16-bit, 32-bit and float grey: convert("RGB") would clip them
+            picture = _from_array(np.asarray(picture, dtype=np.float32) / _full_scale(picture))
+        if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
+            picture = picture.convert("RGBA")
+            ground = Image.new("RGBA", picture.size, (255, 255, 255, 255))
+            picture = Image.alpha_composite(ground, picture)
+        rgb = picture.convert("RGB")
+    except READABLE as error:
+        raise BadPicture(f"{name} is damaged: {error}") from error
+    return rgb.copy() if rgb is picture else rgb
+
+
+def _full_scale(picture: Image.Image) -> float:
+    """The value that means white in a grey picture of more than 8 bits."""
+    if picture.mode == "F":
+        return 1.0 if float(np.asarray(picture).max()) <= 1.0 else 255.0
+    return 65535.0
+
+
+def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
+    """(H, W), (H, W, 1|3|4): integers 0..255 (uint16: 0..65535), booleans, or floats 0..1."""
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
+        raise BadPicture(
+            f"an array of shape {array.shape} is not a picture; give (height, width) or (height, width, 3 or 4) "
+            "with the channels last"
+        )
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * 255
+    elif np.issubdtype(array.dtype, np.floating):
+        if not np.isfinite(array).all():
+            raise BadPicture("the array holds NaN or infinity")
+        low, high = float(array.min()), float(array.max())
+        if low < 0 or high > 1:
+            raise BadPicture(f"a float array must hold values from 0 to 1, this one {low:g} to {high:g}")
+        array = np.rint(array * 255).astype(np.uint8)
+    elif array.dtype == np.uint16:
+        array = np.rint(array / 257.0).astype(np.uint8)
+    elif np.issubdtype(array.dtype, np.integer):
+        if array.min() < 0 or array.max() > 255:
+            raise BadPicture(f"an integer array must hold 0 to 255, this one {array.min()} to {array.max()}")
+        array = array.astype(np.uint8)
+    else:
+        raise BadPicture(f"an array of {array.dtype} is not a picture; give integers 0..255 or floats 0..1")
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _download(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
+    scheme = url.split("://", 1)[0].lower()
+    if scheme not in ("http", "https"):
+        raise BadPicture(f"{url}: only http and https addresses are read, not {scheme}")
+    if not allowed:
+        raise BadPicture(f"{url} is a web address; downloads are off, pass allow_urls=True to allow them")
+    # Built from parts: the default opener would also follow a redirect to ftp.
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    deadline = time.monotonic() + timeout
+    content = bytearray()
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": "airvlm"})
+        with opener.open(request, timeout=timeout) as response:
+            while chunk := response.read1(65536):
+                content += chunk
+                if len(content) > max_bytes:
+                    raise BadPicture(f"{url} is larger than {max_bytes} bytes")
+                if time.monotonic() > deadline:
+                    raise BadPicture(f"{url} did not arrive within {timeout:g} s")
+    except BadPicture:
+        raise
+    except (OSError, urllib.error.URLError, ValueError) as error:
+        raise BadPicture(f"{url} could not be fetched: {error}") from error
+    return bytes(content)
