@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from PIL import Image
 from torch import Tensor
@@ -20,7 +20,7 @@ from airvlm.vision_features import VisionFeatures
 
 __all__ = ["Encoder", "Pictures", "Request", "chunks"]
 
-Pictures = Picture | Sequence[Picture] | None  # one picture, several, or none
+Pictures: TypeAlias = "Picture | Sequence[Picture] | None"  # one picture, several, or none
 
 
 @dataclass(frozen=True)

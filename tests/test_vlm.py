@@ -1,0 +1,241 @@
+"""VLM: what a person can ask, and that asking in one way equals asking in another."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from airvlm.methods import AIR
+from airvlm.methods.base import NeverFired
+from airvlm.pictures import BadPicture
+from airvlm.prompts import DESCRIBE
+from airvlm.vlm import VLM
+from tests import tiny_models
+from tests.checkpoints import save_llava
+
+QUESTION = "is there a fork in the image ?"
+METHOD = AIR.paper(keep=2, patches=4, top_q=4, strength=0.8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llava(tmp_path_factory.mktemp("llava"))
+
+
+@pytest.fixture(scope="module")
+def vlm(folder: Path) -> VLM:
+    return VLM.load(folder)
+
+
+class Chatting:
+    """A tiny processor with a chat template, which its word tokenizer can read."""
+
+    chat_template = "words, each after a space"
+
+    def __init__(self, processor: Any) -> None:
+        self.inner, self.tokenizer = processor, processor.tokenizer
+        self.image_processor, self.image_token = processor.image_processor, processor.image_token
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self.inner(**arguments)
+
+    def apply_chat_template(self, messages: Any, **_: Any) -> str:
+        words = [part.get("text", "<image>") for part in messages[0]["content"]]
+        return " ".join(["USER:", *words, "ASSISTANT:"])
+
+
+def tiny(family: str) -> VLM:
+    model, processor = tiny_models.shared(family)
+    return VLM(model, Chatting(processor))
+
+
+def picture(seed: int) -> Image.Image:
+    return tiny_models.picture(seed)
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_ask_says_what_generate_says(family: str) -> None:
+    vlm = tiny(family)
+    model, processor = vlm.model, vlm.processor
+    answer = vlm.ask(picture(1), QUESTION, max_new_tokens=6)
+    assert answer.text == vlm.ask(picture(1), QUESTION, max_new_tokens=6).text  # with the features kept
+    inputs = processor(text=[answer.prompt], images=[[picture(1)]])
+    ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    assert answer.text == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
+    assert answer.report is None
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "gemma3", "idefics3", "llava_next", "internvl"])
+def test_a_batch_equals_its_rows_asked_alone_and_keeps_their_order(family: str) -> None:
+    vlm = tiny(family)
+    requests = [
+        (picture(1), QUESTION),
+        (None, "how many ?"),
+        ([picture(2), picture(3)], "what is left and right ?"),
+        (picture(1), "is there a dog with the cat on the table near the small red chair ?"),
+        (picture(4), "what colour ?"),
+    ]
+    alone = [vlm.ask(image, question, max_new_tokens=5).text for image, question in requests]
+    together = vlm.batch(iter(requests), batch_size=2, max_new_tokens=5, progress=False)
+    assert [answer.text for answer in together] == alone
+
+
+def test_a_batch_reads_its_requests_as_they_are_needed(vlm: VLM) -> None:
+    taken = []
+
+    def endless() -> Iterator[tuple[Image.Image, str]]:
+        while True:
+            taken.append(1)
+            yield picture(1), "what ?"
+
+    answers = vlm.batch(endless(), batch_size=2, max_new_tokens=2, progress=False)
+    assert next(answers).tokens <= 2
+    assert len(taken) == 16
+
+
+def test_many_questions_about_one_picture_encode_it_once(folder: Path) -> None:
+    vlm = VLM.load(folder)
+    for question in ("what ?", "is there a dog ?", "is there a cat ?"):
+        vlm.ask(picture(7), question, max_new_tokens=1)
+    list(vlm.batch([(picture(7), "how many ?"), (picture(8), "what ?")], max_new_tokens=1, progress=False))
+    assert vlm.encoder.features.encoded == 2
+
+
+def test_kept_features_stay_within_their_limit(vlm: VLM) -> None:
+    kept = type(vlm.encoder.features)(vlm.model, limit=3 * 16 * tiny_models.WIDTH * 4)
+    request = vlm.encoder.read(picture(1), "what ?")
+    inputs = vlm.encoder.inputs([request], pixels=True)
+    for key in "abcde":
+        kept.attach(dict(inputs), [key])
+    assert kept.encoded == 5
+    kept.attach(dict(inputs), ["e"])
+    assert kept.encoded == 5
+    kept.attach(dict(inputs), ["a"])
+    assert kept.encoded == 6
+
+
+def test_streamed_pieces_are_the_answer(vlm: VLM) -> None:
+    pieces, stream = [], vlm.stream(picture(1), QUESTION, max_new_tokens=8)
+    while True:
+        try:
+            pieces.append(next(stream))
+        except StopIteration as end:
+            answer = end.value
+            break
+    asked = vlm.ask(picture(1), QUESTION, max_new_tokens=8)
+    assert "".join(pieces).strip() == asked.text == answer.text
+    assert (answer.tokens, answer.finished) == (asked.tokens, asked.finished)
+
+
+def test_a_stream_left_early_ends_its_generation(vlm: VLM) -> None:
+    stream = vlm.stream(picture(1), QUESTION, max_new_tokens=400)
+    next(stream)
+    stream.close()
+    assert not vlm.model._forward_pre_hooks
+
+
+def test_an_error_while_streaming_reaches_the_reader(vlm: VLM) -> None:
+    with pytest.raises(NeverFired):
+        list(vlm.stream(None, QUESTION, method=METHOD, max_new_tokens=2))
+
+
+def test_compare_answers_under_each_method(vlm: VLM) -> None:
+    answers = vlm.compare(picture(1), QUESTION, {"vanilla": None, "air": METHOD}, max_new_tokens=8)
+    assert list(answers) == ["vanilla", "air"]
+    assert answers["vanilla"].text == vlm.ask(picture(1), QUESTION, max_new_tokens=8).text
+    assert answers["vanilla"].report is None
+    report = answers["air"].report
+    assert report is not None
+    assert report.fired
+    assert report.kept == 2
+    assert answers["air"].text != answers["vanilla"].text
+
+
+def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
+    requests = [(picture(1), QUESTION), (None, "what ?"), ([picture(2), picture(3)], "what ?")]
+    answers = list(vlm.batch(requests, method=METHOD, max_new_tokens=3, progress=False))
+    reports = [answer.report for answer in answers]
+    assert [len(report.crops) for report in reports if report] == [1, 0, 2]
+    assert reports[1] is not None
+    assert reports[1].reason == "this request has no picture"
+    assert [a.text for a in answers] == [
+        vlm.ask(image, text, method=METHOD if image else None, max_new_tokens=3).text
+        for image, text in requests
+    ]
+
+
+def test_a_method_without_a_picture_is_an_error(vlm: VLM) -> None:
+    with pytest.raises(NeverFired):
+        vlm.ask(None, QUESTION, method=METHOD, max_new_tokens=2)
+
+
+def test_pictures_come_in_every_form(vlm: VLM, tmp_path: Path) -> None:
+    image = picture(5)
+    path = tmp_path / "scene.png"
+    image.save(path)
+    asked = {
+        vlm.ask(form, QUESTION, max_new_tokens=6).text
+        for form in (image, path, str(path), path.read_bytes(), np.asarray(image))
+    }
+    assert len(asked) == 1
+
+
+def test_web_addresses_are_refused_unless_allowed(vlm: VLM) -> None:
+    with pytest.raises(BadPicture, match="web address"):
+        vlm.ask("https://example.org/a.png", QUESTION)
+
+
+def test_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
+    options = ["yes", "a red dog", "no"]
+    scores = vlm.likelihood(picture(1), QUESTION, options)
+    request = vlm.encoder.read(picture(1), QUESTION)
+    asked = vlm.processor(text=[request.prompt], images=[[picture(1)]], return_tensors="pt")
+    for option, score in zip(options, scores, strict=True):
+        words = vlm.processor.tokenizer(option, add_special_tokens=False)["input_ids"]
+        # token by token: the definition
+        ids, total = asked["input_ids"], 0.0
+        for word in words:
+            with torch.no_grad():
+                mask = torch.ones_like(ids)
+                out = vlm.model(input_ids=ids, attention_mask=mask, pixel_values=asked["pixel_values"])
+            total += float(out.logits[0, -1].log_softmax(-1)[word])
+            ids = torch.cat([ids, torch.tensor([[word]])], dim=1)
+        assert score == pytest.approx(total / len(words), abs=1e-4)
+
+
+def test_likelihood_under_a_method_differs_from_vanilla(vlm: VLM) -> None:
+    options = ["yes", "no"]
+    assert vlm.likelihood(picture(1), QUESTION, options, method=METHOD) != vlm.likelihood(
+        picture(1), QUESTION, options
+    )
+
+
+def test_describe_asks_the_sentence_of_the_evaluations(vlm: VLM) -> None:
+    assert DESCRIBE in vlm.describe(picture(1), max_new_tokens=1).prompt
+
+
+def test_an_answer_says_whether_it_ended_by_itself(vlm: VLM) -> None:
+    cut = vlm.ask(picture(1), QUESTION, max_new_tokens=3)
+    assert (cut.tokens, cut.finished) == (3, False)
+    ended = vlm.ask(picture(1), QUESTION, max_new_tokens=3, forced_eos_token_id=[2])
+    assert (ended.tokens, ended.finished) == (2, True)
+
+
+@pytest.mark.parametrize("question", ["", "  \n"])
+def test_an_empty_question_is_refused(vlm: VLM, question: str) -> None:
+    with pytest.raises(ValueError, match="question is empty"):
+        vlm.ask(picture(1), question)
+
+
+def test_a_question_cannot_smuggle_in_a_picture(vlm: VLM) -> None:
+    with pytest.raises(ValueError, match="placeholder"):
+        vlm.ask(picture(1), "what is <image> ?")
+
+
+def test_several_sequences_are_refused(vlm: VLM) -> None:
+    with pytest.raises(ValueError, match="num_return_sequences"):
+        vlm.ask(picture(1), QUESTION, num_return_sequences=2, num_beams=2)
