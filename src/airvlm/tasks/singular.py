@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
+from .lemmas import lemmas
+
 __all__ = ["Words", "base_forms", "singular"]
 
 Words = Literal["pattern", "wordnet"]
@@ -81,6 +83,8 @@ def base_forms(tokens: Sequence[str], words: Words) -> list[str]:
     """The base form of each token of a lower-cased text."""
     if words == "pattern":
         return [singular(token) for token in tokens]
+    if words == "wordnet":
+        return lemmas(tokens)
     raise ValueError(f"no way {words!r} to find base forms; there are pattern and wordnet")
 
 
