@@ -1,0 +1,5 @@
+"""`python -m airvlm`: the same as the `airvlm` command."""
+
+from airvlm.cli import main
+
+main()

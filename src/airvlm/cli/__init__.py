@@ -1,0 +1,138 @@
+"""The command line: a table of sub-commands, each in a file of its own, imported when it is used.
+
+`airvlm --help` must answer at once, so the table holds each command's one line, and torch is imported with the
+command that needs it.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from airvlm import __version__
+from airvlm.cli.console import err, warn
+
+__all__ = ["COMMANDS", "app", "main", "run"]
+
+# name -> where its function is, and what it does in one line
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("airvlm.cli.demo:demo", "See it: a scene described without and with AIR, beside the truth."),
+    "ask": ("airvlm.cli.ask:ask", "Ask a question about a picture."),
+    "describe": ("airvlm.cli.describe:describe", "Describe a picture in detail."),
+    "compare": ("airvlm.cli.compare:compare", "One question under several methods, differences marked."),
+    "look": ("airvlm.cli.look:look", "Draw what AIR looked at: crops, distances, what was kept."),
+    "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
+    "score": ("airvlm.cli.score:score", "Score answers that you already have."),
+    "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's fields and tabulate the effect."),
+    "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
+    "bench": ("airvlm.cli.bench:bench", "Measure speed and memory against vanilla."),
+    "models": ("airvlm.cli.models:models", "Which model families are supported."),
+    "methods": ("airvlm.cli.methods:methods", "Which methods there are: every field, its meaning and default."),
+    "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the embedded model's world, with its truth."),
+    "tiny": ("airvlm.cli.tiny:tiny", "About the embedded model: size, training, scores, limits."),
+}
+
+EXAMPLES = """[bold]Examples[/bold]
+
+airvlm ask photo.jpg "Is there a fork in the image?"
+
+airvlm ask photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --method air-paper --set keep=3
+
+airvlm compare photo.jpg "Please describe this image in detail."
+
+airvlm look photo.jpg --output looked.png
+"""
+
+
+class Commands(TyperGroup):
+    """A group that imports a sub-command's file only when that command is run."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A stand-in with the command's one line, enough for the overview."""
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else TyperCommand(name=cmd_name, help=entry[1])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else stand_in, rest
+
+
+def load_command(name: str) -> Any:
+    """The sub-command itself."""
+    module, function = COMMANDS[name][0].split(":")
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    single.command(name)(getattr(import_module(module), function))
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=EXAMPLES,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def overview(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Multimodal language models that hallucinate less, without training.
+
+    Each command explains itself: [bold]airvlm COMMAND --help[/bold].
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code. Input that cannot be used ends in one line and code 2."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    command = typer.main.get_command(app)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *rest, **more: warn(message)
+            result = command.main(args=arguments, prog_name="airvlm", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.TyperException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("stopped", 130)
+    except BrokenPipeError:
+        # the reader of a pipe has gone; nothing more can be written, not even at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, ValueError, ImportError) as error:
+        # what the library raises on input it cannot use; a traceback is for those who ask for it
+        if os.environ.get("AIRVLM_TRACEBACK"):
+            raise
+        return _fail(str(error) or type(error).__name__, 2)
+
+
+def _fail(message: str, code: int) -> int:
+    err().file.flush()
+    warn(message)
+    return code
+
+
+def main() -> None:
+    """The entry point of the `airvlm` command."""
+    sys.exit(run())

@@ -1,0 +1,49 @@
+"""What every sub-command shares at the terminal: failing in one line, and JSON that can be piped.
+
+Results go to standard output; progress, warnings and errors go to standard error. Knows nothing of models.
+"""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+__all__ = ["Failure", "JsonOption", "emit", "err", "out", "warn"]
+
+
+class Failure(typer.TyperException):
+    """Input that cannot be used: one clear line on standard error, exit code 2, no traceback."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        super().__init__(" ".join(str(message).split()))
+        self.exit_code = code
+
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
+]
+
+
+def out() -> Console:
+    """The console for results. Made anew at each use, so that it follows a redirected standard output."""
+    return Console(file=sys.stdout, highlight=False)
+
+
+def err() -> Console:
+    """The console for everything else."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def emit(value: dict[str, Any]) -> None:
+    """The one JSON object of a command."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def warn(message: Any) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"airvlm: {' '.join(str(message).split())}\n")
