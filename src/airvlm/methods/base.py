@@ -48,6 +48,7 @@ class Run:
         self.model = self.anatomy.model  # without torch.compile's or PEFT's wrapper
         self.processor = processor
         self.images = images
+        self._given = model  # with them
         self.calls = 0  # generate calls seen
         self.steps = 0  # forward passes seen by the top-level hook
         self.image_steps = 0  # of these, passes with image rows
@@ -122,7 +123,7 @@ class Run:
 
     def _forget_compiled_graphs(self, stack: ExitStack) -> None:
         """A graph traced before our hooks were added would ignore them."""
-        if any(is_compiled(module) for module in self.model.modules()):
+        if any(is_compiled(module) for module in self._given.modules()):
             torch.compiler.reset()
             stack.callback(torch.compiler.reset)
         elif self.intervention.decodes and "_compiled_call" in self.model.__dict__:
