@@ -1,14 +1,13 @@
 """A judge on the loopback that says what a test tells it to, and fails the way real endpoints fail.
 
-Usage: ``with FakeJudge(reply) as fake: Judge(fake.url, "fake")``. ``reply(prompt, n)`` gets the text of the last message and
-the number of the request and returns the verdict, or a Fault to send instead.
+Usage: ``with FakeJudge(reply) as fake: Judge(fake.url, "fake")``. ``reply(prompt, n)`` gets the text of the
+last message and the number of the request and returns the verdict, or a Fault to send instead.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,8 +42,11 @@ class FakeJudge:
                 said = fake.reply(text_of(body), n)
                 fault = said if isinstance(said, Fault) else None
                 if fault:
-                    time.sleep(fault.delay)
-                message = {"choices": [{"message": {"role": "assistant", "content": said}}], "model": "fake-1"}
+                    threading.Event().wait(fault.delay)  # not time.sleep, which tests replace
+                message = {
+                    "choices": [{"message": {"role": "assistant", "content": said}}],
+                    "model": "fake-1",
+                }
                 data = fault.body if fault else json.dumps(message).encode()
                 try:
                     self.send_response(fault.status if fault else 200)
@@ -61,7 +63,9 @@ class FakeJudge:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     def __enter__(self) -> FakeJudge:
         self._thread.start()

@@ -1,9 +1,10 @@
 """A language model as a judge: one question at an OpenAI-compatible endpoint, one recorded verdict.
 
-Endpoint, model and key come from the environment (AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL, AIRVLM_JUDGE_KEY). Every verdict is
-kept, word for word, in an append-only file, so that a stopped run goes on where it was and every score can be
-computed again. A verdict that could not be had, or could not be read, is missing: it is never turned into a number.
-This file knows nothing of benchmarks: what to ask and how to read the reply is the tasks' business.
+Endpoint, model and key come from the environment (AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL, AIRVLM_JUDGE_KEY).
+Every verdict is kept, word for word, in an append-only file, so that a stopped run goes on where it was and
+every score can be computed again. A verdict that could not be had, or could not be read, is missing: it is
+never turned into a number. This file knows nothing of benchmarks: what to ask and how to read the reply is
+the tasks' business.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class NoJudge(RuntimeError):
 
 
 class JudgeRefused(RuntimeError):
-    """The endpoint refuses every question (wrong key, model or address): going on would only collect missing verdicts."""
+    """The endpoint refuses every question (wrong key, model or address): no use in going on."""
 
 
 class _Passing(Exception):
@@ -114,7 +115,8 @@ class Judge:
     def __post_init__(self) -> None:
         if not re.match(r"https?://", self.url):
             raise NoJudge(
-                f"the judge's address must begin with http:// or https://, not {self.url!r}; set AIRVLM_JUDGE_URL"
+                f"the judge's address must begin with http:// or https://, not {self.url!r}; set "
+                f"AIRVLM_JUDGE_URL"
             )
 
     @classmethod
@@ -123,8 +125,10 @@ class Judge:
         url, model = os.environ.get("AIRVLM_JUDGE_URL"), os.environ.get("AIRVLM_JUDGE_MODEL")
         if not url or not model:
             raise NoJudge(
-                "this benchmark is scored by a judge and none is configured: set AIRVLM_JUDGE_URL (an OpenAI-compatible "
-                "address such as https://api.openai.com/v1), AIRVLM_JUDGE_MODEL and, if it wants one, AIRVLM_JUDGE_KEY"
+                "this benchmark is scored by a judge and none is configured: set AIRVLM_JUDGE_URL "
+                "(an OpenAI-compatible "
+                "address such as https://api.openai.com/v1), AIRVLM_JUDGE_MODEL and, if it wants "
+                "one, AIRVLM_JUDGE_KEY"
             )
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airvlm" / "verdicts.jsonl"
         path = Path(verdicts or os.environ.get("AIRVLM_JUDGE_CACHE") or cache)
@@ -240,7 +244,7 @@ def pairwise(
 ) -> list[tuple[tuple[float, ...], tuple[float, ...]] | None]:
     """Scores of two answers to each item, judged in both orders and averaged, because judges favour a place.
 
-    ``ask(i, first, second)`` poses item i; its verdict lists the scores of first and second in turn (a1, a2, b1, b2, …).
+    ``ask(i, first, second)`` poses item i; its verdict has the scores of both in turn (a1, a2, b1, b2, …).
     Returns (scores of the first answer, scores of the second), or None where either order has no verdict.
     """
     questions = [ask(i, *order) for i, (a, b) in enumerate(pairs) for order in ((a, b), (b, a))]

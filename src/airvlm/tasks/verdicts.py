@@ -1,7 +1,8 @@
-"""The file that keeps every verdict of a judge: append-only JSON lines, safe to be killed at and to be shared.
+"""The file that keeps every verdict of a judge: append-only JSON lines, safe to be killed at and to be
+shared.
 
-A line is written in one go under a lock; a line that a crash tore is skipped when read and closed off before the next is
-written. Knows nothing of judges or benchmarks: records are dictionaries with a "key".
+A line is written in one go under a lock; a line that a crash tore is skipped when read and closed off
+before the next is written. Knows nothing of judges or benchmarks: records are dictionaries with a "key".
 """
 
 from __future__ import annotations

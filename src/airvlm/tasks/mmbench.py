@@ -1,0 +1,226 @@
+"""MMBench: multiple choice, asked once for every rotation of the options; a question counts if every
+rotation is right.
+
+Data is the official table (.tsv) with pictures in base64. Knows nothing of models; without a judge, an
+answer that means no option is wrong and counted as unparsed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from .answer_files import answers_by_id, in_order_of, read_json, read_table
+from .base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
+from .options import infer_option
+
+__all__ = ["MMBench"]
+
+CIRCLE = 1_000_000  # row index = question + rotation * CIRCLE
+LETTERS = "ABCD"
+ABILITIES = {
+    "attribute_reasoning": "AR",
+    "coarse_perception": "CP",
+    "finegrained_perception (cross-instance)": "FP-C",
+    "finegrained_perception (instance-level)": "FP-S",
+    "logic_reasoning": "LR",
+    "relation_reasoning": "RR",
+}
+
+
+@dataclass(frozen=True)
+class MMBench(Task):
+    """MMBench dev. The two published dev tables differ (1164 and 1176 questions): the file's name is in the record."""
+
+    instruction: Literal["vlmevalkit", "llava"] = "vlmevalkit"
+    table: str = "MMBench_DEV_EN.tsv"  # the file in the data folder; mmbench_dev_20230712.tsv is LLaVA's
+
+    name: ClassVar[str] = "mmbench"
+    kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "choice"
+    max_new_tokens: ClassVar[int] = 32
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "vlmevalkit": {},
+        "llava": {"instruction": "llava", "table": "mmbench_dev_20230712.tsv"},
+    }
+    source: ClassVar[str] = "open-compass/VLMEvalKit; tables at opencompass.openxlab.space/utils/MMBench"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        folder = self.folder(f"MMBench's table {self.table} (opencompass.openxlab.space/utils/MMBench)")
+        path = folder / self.table
+        if not path.is_file():
+            raise TaskDataMissing(
+                f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench"
+            )
+        rows = _circled(read_table(path))[:limit]
+        pictures = {row["index"]: row.get("image", "") for row in rows}
+        return [_item(row, _picture(row, pictures, folder / f"{path.stem}_pictures")) for row in rows]
+
+    def prompt(self, item: Item) -> str:
+        hint, options = item.meta["hint"], item.meta["options"]
+        lettered = "".join(f"{letter}. {text}\n" for letter, text in options.items())
+        if self.instruction == "llava":
+            head = f"{hint}\n{item.question}\n" if hint else f"{item.question}\n"
+            return head + lettered + "Answer with the option's letter from the given choices directly."
+        head = (f"Hint: {hint}\n" if hint else "") + f"Question: {item.question}\n"
+        return head + f"Options:\n{lettered}Please select the correct answer from the options above. \n"
+
+    def parse(self, item: Item, text: str) -> str | None:
+        return infer_option(text, item.meta["options"])
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        said = [None if text is None else self.parse(item, text) for item, text in zip(items, answers)]
+        circles: dict[str, list[int]] = defaultdict(list)
+        for i, item in enumerate(items):
+            circles[item.picture].append(i)
+        per_item: list[dict[str, float]] = []
+        for item, text, letter in zip(items, answers, said):
+            counts = {"rows": 1.0, "rows_right": float(letter == item.truth)}
+            per_item.append(
+                {MISSING: 1.0} if text is None else counts | ({UNPARSED: 1.0} if letter is None else {})
+            )
+        abilities: set[str] = set()
+        for circle in circles.values():
+            ability = items[circle[0]].meta["ability"]
+            abilities.add(ability)
+            if any(answers[i] is None for i in circle):
+                continue  # a circle with a missing answer is neither right nor wrong
+            hit = float(all(said[i] == items[i].truth for i in circle))
+            first = float(said[circle[0]] == items[circle[0]].truth)
+            per_item[circle[0]] |= {"circles": 1.0, "hits": hit, "first": first}
+            per_item[circle[0]] |= {f"{ability}:circles": 1.0, f"{ability}:hits": hit}
+        metrics = {
+            "accuracy": Metric(Ratio("hits", "circles")),  # circular: the benchmark's figure
+            "vanilla": Metric(Ratio("first", "circles")),  # the unrotated question alone
+            "rows": Metric(Ratio("rows_right", "rows")),
+        }
+        order = [*ABILITIES.values(), *sorted(abilities - set(ABILITIES.values()) - {""})]
+        metrics |= {a: Metric(Ratio(f"{a}:hits", f"{a}:circles")) for a in order if a in abilities}
+        details = [{"parsed": letter, "right": letter == item.truth} for item, letter in zip(items, said)]
+        return Scores(per_item, metrics, [item.picture for item in items], details)
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """A table with a `prediction` column; ids and answers (truth: the table); or circles as JSON."""
+        if answers.suffix.lower() in (".tsv", ".csv"):
+            rows = read_table(answers)
+            if rows and {"answer", "prediction"} <= set(rows[0]):
+                return self.score(
+                    [_item(row, None) for row in rows], [row["prediction"] or None for row in rows]
+                )
+        elif answers.suffix.lower() == ".json":
+            content = read_json(answers)
+            if isinstance(content, dict) and {"choices", "cases"} <= set(content):
+                return self._inference_cases(content)
+            if isinstance(content, list) and content and "predictions" in content[0]:
+                return self._circles(content, _choices_beside(answers, truth))
+        if truth is not None:
+            items = [_item(row, None) for row in _circled(read_table(truth))]
+        else:
+            items = self.items()
+        return self.score(items, in_order_of(items, answers_by_id(answers), answers))
+
+    def _inference_cases(self, content: Mapping[str, Any]) -> Scores:
+        """{"choices", "cases": [{"prediction", "can_infer"}]}: how often our reading equals the one in the file."""
+        items = [
+            Item(str(n), None, "", case["can_infer"] or None, {"options": content["choices"]})
+            for n, case in enumerate(content["cases"])
+        ]
+        read = [self.parse(item, case["prediction"]) for item, case in zip(items, content["cases"])]
+        per_item = [{"cases": 1.0, "equal": float(r == item.truth)} for r, item in zip(read, items)]
+        details = [{"parsed": r, "right": r == item.truth} for r, item in zip(read, items)]
+        return Scores(
+            per_item, {"agreement": Metric(Ratio("equal", "cases"))}, [i.id for i in items], details
+        )
+
+    def _circles(self, content: Sequence[Mapping[str, Any]], choices: Mapping[str, str]) -> Scores:
+        """[{"name", "predictions", "GT"}]: the answers to the rotations of one question each."""
+        items, said = [], []
+        for circle in content:
+            options = dict(choices)
+            for k, (text, truth) in enumerate(zip(circle["predictions"], circle["GT"])):
+                meta = {"options": options, "picture": circle["name"], "ability": "", "hint": ""}
+                items.append(Item(f"{circle['name']}/{k}", None, "", truth, meta))
+                said.append(text)
+                options = _rotated(options)
+        return self.score(items, said)
+
+
+def _item(row: Mapping[str, str], picture: Path | None) -> Item:
+    index = int(float(row["index"]))
+    ability = row.get("l2-category") or row.get("l2_category") or ""
+    meta = {
+        "options": {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")},
+        "hint": "" if row.get("hint") in (None, "nan") else row["hint"],
+        "ability": ABILITIES.get(ability, ability),
+        "category": row.get("category", ""),
+        "picture": str(index % CIRCLE),
+    }
+    return Item(str(index), picture, row["question"], row["answer"], meta)
+
+
+def _circled(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Rows of all rotations, question by question; built here if the table holds the unrotated questions only."""
+    given = [dict(row) for row in rows]
+    if any(int(float(row["index"])) >= CIRCLE for row in given):
+        return sorted(given, key=lambda row: (int(float(row["index"])) % CIRCLE, int(float(row["index"]))))
+    circled = []
+    for row in given:
+        options = {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")}
+        letters, answer = list(options), row["answer"]
+        for k in range(len(options)):
+            image = row.get("image", "") if k == 0 else row["index"]
+            circled.append(
+                {
+                    **row,
+                    **options,
+                    "index": str(int(row["index"]) + k * CIRCLE),
+                    "answer": answer,
+                    "image": image,
+                }
+            )
+            options = _rotated(options)
+            answer = letters[(letters.index(answer) + 1) % len(letters)]
+    return circled
+
+
+def _rotated(options: Mapping[str, str]) -> dict[str, str]:
+    """Every option moves one letter on, the last to A."""
+    texts = list(options.values())
+    return dict(zip(options, [*texts[-1:], *texts[:-1]], strict=True))
+
+
+def _picture(row: Mapping[str, str], pictures: Mapping[str, str], folder: Path) -> Path:
+    """The row's picture as a file, written once; rotated rows name the row that holds it."""
+    index, content = row["index"], row.get("image", "")
+    if len(content) < 64:
+        index = content or str(int(index) % CIRCLE)
+        content = pictures.get(index, "")
+    path = folder / f"{index}.jpg"
+    if path.is_file():
+        return path
+    try:
+        data = base64.b64decode(content, validate=True)
+    except binascii.Error:
+        data = b""
+    if not data:
+        raise TaskDataMissing(
+            f"mmbench: row {row['index']} has no picture; is this the table with the `image` column?"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{os.getpid()}.part")
+    scratch.write_bytes(data)
+    scratch.replace(path)  # at once, so that a second process never reads half a picture
+    return path
+
+
+def _choices_beside(answers: Path, truth: Path | None) -> dict[str, str]:
+    """The options' texts, from the truth file or can_infer.json beside the answers; else letters alone."""
+    path = truth or answers.with_name("can_infer.json")
+    if path.is_file():
+        return {str(k): str(v) for k, v in read_json(path)["choices"].items()}
+    return {letter: f"option {letter}" for letter in LETTERS}

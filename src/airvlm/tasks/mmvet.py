@@ -1,0 +1,221 @@
+"""MM-Vet: 218 open questions, each answer graded 0.0 to 1.0 by a judge, reported by the capabilities a
+question needs.
+
+A grade is asked for `runs` times and averaged. Where the official script gives up with 0, the grade is
+missing here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .answer_files import answers_by_id, in_order_of, read_json, read_table
+from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
+from .judge import Question, say
+from .judged import JudgedTask, fill, missing
+
+__all__ = ["CAPABILITIES", "MMVet", "read_grade"]
+
+CAPABILITIES = ("rec", "ocr", "know", "gen", "spat", "math")
+FILE = "mm-vet.json"
+WHERE = "github.com/yuweihao/MM-Vet/releases"
+
+
+@dataclass(frozen=True)
+class SpreadOfRuns:
+    """Standard deviation of the totals of the judge's runs."""
+
+    runs: int
+
+    def __call__(self, counts: Counts) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.std([100 * np.divide(counts[f"run{r}"], counts["n"]) for r in range(self.runs)], axis=0)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A figure that somebody else computed."""
+
+    name: str
+
+    def __call__(self, counts: Counts) -> Any:
+        return counts[self.name]
+
+
+@dataclass(frozen=True)
+class MMVet(JudgedTask):
+    """MM-Vet from mm-vet.json and images/."""
+
+    runs: int = 1  # grades asked for each answer; the benchmark's paper takes 5
+
+    name: ClassVar[str] = "mmvet"
+    max_new_tokens: ClassVar[int] = 512
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "1run": {"runs": 1},
+        "3runs": {"runs": 3},
+        "5runs": {"runs": 5},
+    }
+    source: ClassVar[str] = f"yuweihao/MM-Vet; data at {WHERE}"
+    judge_prompt: ClassVar[str] = (
+        "Compare a prediction with the ground truth to a question, and say how correct the "
+        "prediction is: a number from 0.0 "
+        "(totally wrong) to 1.0 (totally right), in steps of 0.1. Where the ground truth joins parts "
+        "by <AND>, the prediction is "
+        "fully right only if it has all of them, and half of them are worth 0.5; where it joins them "
+        "by <OR>, one is enough.\n\n"
+        "Question | Ground truth | Prediction | Correctness\n"
+        "What is x in the equation? | -1 <AND> -5 | x = 3 | 0.0\n"
+        "What is x in the equation? | -1 <AND> -5 | x = -1 | 0.5\n"
+        "What is x in the equation? | -1 <AND> -5 | x = -5 or -1 | 1.0\n"
+        "What animal is this? | dog <OR> puppy | A puppy on a sofa. | 1.0\n"
+        "{question} | {reference} | {prediction} |"
+    )
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        folder = self.folder(f"{FILE} and images/ from {WHERE}")
+        if not (folder / FILE).is_file():
+            raise TaskDataMissing(f"mmvet: {folder / FILE} is not there; get it from {WHERE}")
+        return _items(folder / FILE, folder)[:limit]
+
+    def parse(self, item: Item, text: str) -> str | None:
+        return text.strip() or None
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        asked = [i for i, text in enumerate(answers) if text is not None]
+        questions = [
+            self._question(items[i], str(answers[i]), run) for i in asked for run in range(self.runs)
+        ]
+        verdicts = self.the_judge().ask_all(questions)
+        grades: list[list[float] | None] = [None] * len(items)
+        details: list[dict[str, Any]] = [{} for _ in items]
+        for n, i in enumerate(asked):
+            mine = verdicts[n * self.runs : (n + 1) * self.runs]
+            values = [v.value for v in mine if v.value is not None]
+            grades[i] = values if len(values) == self.runs else None
+            details[i] = {"verdict": [v.raw for v in mine], "judge": mine[0].served_by or mine[0].model}
+            details[i] |= {
+                "prompt": mine[0].prompt_hash,
+                "error": next((v.error for v in mine if v.error), None),
+            }
+        return _scores(items, grades, details)
+
+    def _question(self, item: Item, answer: str, run: int) -> Question[float]:
+        spaced = str(item.truth).replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
+        one_line = " ".join(answer.split())
+        prompt = fill(self.template(), question=item.question, reference=spaced, prediction=one_line)
+        system = (
+            f"This is grading {run + 1}." if run else None
+        )  # another prompt, so that a run is not a repetition of the file's
+        return Question(say(prompt, system), read_grade, max_tokens=3, warming=0.5)
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """The official grades ({id: {"content", "score"}}), its tables of scores (.csv), or answers (asks the judge).
+
+        Capabilities come from mm-vet.json: the truth file, or the data folder's.
+        """
+        if answers.suffix.lower() == ".csv":
+            return _printed(answers)
+        folder = Path(self.data) if self.data else None
+        known = truth or (folder / FILE if folder else None)
+        if answers.suffix.lower() == ".json":
+            content = read_json(answers)
+            if isinstance(content, dict) and all(
+                isinstance(v, dict) and "score" in v for v in content.values()
+            ):
+                return _graded(content, known)
+        if known is None or not known.is_file():
+            raise TaskDataMissing(
+                f"mmvet: {answers.name} holds answers; to grade them, give --truth {FILE} (from {WHERE})"
+            )
+        items = _items(known, None)
+        by_id = {
+            key if key.startswith("v1_") else f"v1_{key}": text
+            for key, text in answers_by_id(answers).items()
+        }
+        return self.score(items, in_order_of(items, by_id, answers))
+
+
+def read_grade(verdict: str) -> float | None:
+    """The number between 0 and 1 that a verdict opens with."""
+    found = re.match(r"\W{0,3}(\d(?:\.\d+)?)", verdict)
+    grade = float(found[1]) if found else -1.0
+    return grade if 0.0 <= grade <= 1.0 else None
+
+
+def _items(path: Path, folder: Path | None) -> list[Item]:
+    items = []
+    for key, record in read_json(path).items():
+        image = folder / "images" / record["imagename"] if folder else None
+        meta = {"capabilities": list(record.get("capability", [])), "picture": record.get("imagename", key)}
+        items.append(Item(key, image, record["question"], record["answer"], meta))
+    return items
+
+
+def _graded(content: Mapping[str, Mapping[str, Any]], known: Path | None) -> Scores:
+    """Official grades: what cannot be read as a grade is missing, whatever number was put in its place."""
+    capabilities = {item.id: item.meta for item in _items(known, None)} if known and known.is_file() else {}
+    items = [Item(key, None, "", None, capabilities.get(key, {"capabilities": []})) for key in content]
+    grades: list[list[float] | None] = []
+    for record in content.values():
+        said = [read_grade(str(text)) for text in record.get("content", record["score"])]
+        values = [grade for grade in said if grade is not None]
+        grades.append(values if values and len(values) == len(said) else None)
+    return _scores(items, grades, [{"verdict": record.get("content")} for record in content.values()])
+
+
+def _scores(
+    items: Sequence[Item], grades: Sequence[list[float] | None], details: list[dict[str, Any]]
+) -> Scores:
+    runs = max((len(g) for g in grades if g), default=1)
+    per_item, combinations = [], set()
+    for item, grade in zip(items, grades):
+        if grade is None or len(grade) != runs:
+            per_item.append(missing())
+            continue
+        mean = sum(grade) / runs
+        counts = {"n": 1.0, "grade": mean} | {f"run{r}": value for r, value in enumerate(grade)}
+        for group in _groups(item):
+            counts |= {f"{group}:n": 1.0, f"{group}:grade": mean}
+            combinations.add(group)
+        per_item.append(counts)
+    metrics = {"total": Metric(Ratio("grade", "n")), "total_std": Metric(SpreadOfRuns(runs), "neither")}
+    order = [f"cap:{c}" for c in CAPABILITIES] + sorted(g for g in combinations if g.startswith("int:"))
+    metrics |= {
+        g.split(":", 1)[1] if g.startswith("cap:") else g: _ratio(g) for g in order if g in combinations
+    }
+    notes = () if combinations else (f"no scores by capability: give {FILE} as the truth",)
+    return Scores(per_item, metrics, [item.picture for item in items], details, notes)
+
+
+def _groups(item: Item) -> list[str]:
+    needed = [c for c in CAPABILITIES if c in item.meta["capabilities"]]
+    return [f"cap:{c}" for c in needed] + (["int:" + "+".join(needed)] if needed else [])
+
+
+def _ratio(group: str) -> Metric:
+    return Metric(Ratio(f"{group}:grade", f"{group}:n"))
+
+
+def _printed(path: Path) -> Scores:
+    """A table of scores as the official script writes it; its totals are checked against its runs."""
+    counts: dict[str, float] = {}
+    notes = ["figures as printed in the file; without grades they cannot be resampled"]
+    for row in read_table(path):
+        model = row.get("", "")
+        counts |= {f"{model}/{name}": float(v) for name, v in row.items() if name not in ("", "runs") and v}
+        runs = ast.literal_eval(row["runs"]) if row.get("runs") else []
+        if runs and abs(sum(runs) / len(runs) - float(row["total"])) > 0.051:
+            notes.append(f"{model}: the total {row['total']} is not the mean of its runs {runs}")
+    if not counts:
+        raise ValueError(
+            f"{path}: not a table of MM-Vet scores (first column the model, then capabilities, total, "
+            f"std, runs)"
+        )
+    return Scores([counts], {name: Metric(Given(name)) for name in counts}, [path.name], [], tuple(notes))

@@ -1,0 +1,142 @@
+"""V* Bench: small things in large pictures, 115 questions on attributes and 76 on positions, with options.
+
+Two protocols, never to be mixed in one table: *likelihood* (official) picks the option whose words the
+model finds likeliest after the question; *letter* asks for a letter. Knows nothing of how likelihoods are
+computed: the answer to an item is then a JSON list of mean log-likelihoods, one an option, in the order of
+``item.meta["options"]``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from .answer_files import answers_by_id, in_order_of, read_json
+from .base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_records
+from .options import strict_option
+
+__all__ = ["VStar"]
+
+PARTS = {"direct_attributes": "attribute", "relative_position": "spatial"}
+PICTURES = (".jpg", ".jpeg", ".png")
+WHERE = "huggingface.co/datasets/craigwu/vstar_bench"
+
+
+@dataclass(frozen=True)
+class VStar(Task):
+    """V* Bench from the official folder: direct_attributes/ and relative_position/, each a picture and a .json."""
+
+    ask: Literal["likelihood", "letter"] = "likelihood"
+    seed: int = 0  # letter: the order of the options (in the files the first is always right)
+
+    name: ClassVar[str] = "vstar"
+    kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "choice"
+    max_new_tokens: ClassVar[int] = 16
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "likelihood": {"ask": "likelihood"},
+        "letter": {"ask": "letter"},
+    }
+    source: ClassVar[str] = f"penghao-wu/vstar; data at {WHERE}"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "protocol", "likelihood" if self.ask == "likelihood" else "text")
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        folder = self.folder(f"V* Bench ({' and '.join(PARTS)}: pictures with .json files) from {WHERE}")
+        items = []
+        for part in PARTS:
+            files = sorted((folder / part).glob("*.json"))
+            if not files:
+                raise TaskDataMissing(
+                    f"vstar: no .json files in {folder / part}; get the folder from {WHERE}"
+                )
+            for file in files:
+                items.append(self._item(part, file.stem, read_json(file), _picture_of(file)))
+                if limit is not None and len(items) >= limit:
+                    return items
+        return items
+
+    def _item(self, part: str, stem: str, record: Mapping[str, Any], picture: Path | None) -> Item:
+        options, order = list(record["options"]), list(range(len(record["options"])))
+        if self.ask == "letter":
+            random.Random(f"{self.seed}/{part}/{stem}").shuffle(order)
+        meta = {"part": PARTS[part], "options": [options[k] for k in order]}
+        return Item(f"{part}/{stem}", picture, str(record["question"]), order.index(0), meta)
+
+    def prompt(self, item: Item) -> str:
+        if self.ask == "likelihood":
+            return item.question
+        lettered = "\n".join(f"{letter}. {text}" for letter, text in _lettered(item).items())
+        return (
+            f"{item.question}\n{lettered}\nAnswer with the option's letter from the given choices directly."
+        )
+
+    def parse(self, item: Item, text: str) -> int | None:
+        """The number of the option chosen; None if the answer names none."""
+        if self.ask == "letter":
+            letter = strict_option(text, _lettered(item))
+            return None if letter is None else list(_lettered(item)).index(letter)
+        try:
+            likelihoods = [float(value) for value in json.loads(text)]
+        except (ValueError, TypeError):
+            return None
+        if len(likelihoods) != len(item.meta["options"]) or not all(
+            math.isfinite(value) for value in likelihoods
+        ):
+            return None
+        return max(range(len(likelihoods)), key=likelihoods.__getitem__)
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        per_item: list[dict[str, float]] = []
+        details: list[dict[str, Any]] = []
+        for item, text in zip(items, answers):
+            chosen = None if text is None else self.parse(item, text)
+            right, part = float(chosen == item.truth), item.meta["part"]
+            counts = {"n": 1.0, "right": right, f"{part}:n": 1.0, f"{part}:right": right}
+            counts |= {UNPARSED: 1.0} if chosen is None else {}
+            per_item.append({MISSING: 1.0} if text is None else counts)
+            details.append({"parsed": chosen, "right": chosen == item.truth})
+        metrics = {"accuracy": Metric(Ratio("right", "n"))}
+        metrics |= {part: Metric(Ratio(f"{part}:right", f"{part}:n")) for part in PARTS.values()}
+        notes = (f"V* Bench by {self.ask}: not comparable with figures of the other protocol",)
+        return Scores(per_item, metrics, [item.picture for item in items], details, notes)
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """Ids and answers (truth: the official folder), or records with category, options, label and answer."""
+        records = read_records(answers)
+        if (
+            truth is None
+            and self.data is None
+            and all({"category", "label", "options"} <= set(r) for r in records)
+        ):
+            items = [_labelled(n, record) for n, record in enumerate(records)]
+            said = [record.get("text", record.get("prediction")) for record in records]
+            return self.variant("letter").score(items, said)
+        task = self if truth is None else type(self)(truth, ask=self.ask, seed=self.seed)
+        items = task.items()
+        return task.score(items, in_order_of(items, answers_by_id(answers), answers))
+
+
+def _labelled(n: int, record: Mapping[str, Any]) -> Item:
+    """A record that carries its own options and the letter of the right one."""
+    part = PARTS.get(str(record["category"]), str(record["category"]))
+    truth = "ABCDEFGH".index(str(record["label"]).strip().upper())
+    return Item(
+        str(record.get("question_id", n)), None, "", truth, {"part": part, "options": list(record["options"])}
+    )
+
+
+def _lettered(item: Item) -> dict[str, str]:
+    return dict(zip("ABCDEFGH", item.meta["options"]))
+
+
+def _picture_of(file: Path) -> Path:
+    for suffix in PICTURES:
+        if file.with_suffix(suffix).is_file():
+            return file.with_suffix(suffix)
+    raise TaskDataMissing(f"vstar: no picture beside {file}; expected {file.stem}.jpg or .png")

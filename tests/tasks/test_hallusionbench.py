@@ -1,0 +1,129 @@
+"""HallusionBench: the official aggregation to its last printed digit, and both ways of grading."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airvlm.tasks import TaskDataMissing, load_task
+from airvlm.tasks.hallusionbench import HallusionBench
+from airvlm.tasks.judge import Judge, NoJudge
+from tests.fake_judge import FakeJudge
+from tests.golden import golden
+
+
+def printed(path: Path) -> list[float]:
+    """The figures of the two tables, row by row."""
+    rows = [line for line in path.read_text().splitlines() if line.startswith("| GPT Eval")]
+    return [float(cell) for row in rows for cell in row.split("|")[2:-1]]
+
+
+def test_given_verdicts_aggregate_as_the_official_script_prints() -> None:
+    ours = load_task("hallusionbench").rescore(golden("hallusionbench", "judged_seed0.json")).metrics
+    names = ("qAcc", "fAcc", "easy", "hard", "aAcc")
+    rest = ("fAcc", "figure_inconsistent", "figure_wrong", "LH", "VI", "Mixed")
+    official = printed(golden("hallusionbench", "judged_seed0.expected.txt"))
+    assert [round(ours[name], 4) for name in names] == official[:5]
+    assert [round(ours[name], 4) for name in rest] == official[7:]
+    assert ours["yes_difference"] == pytest.approx(100 * official[5], abs=1e-9)
+    assert ours["false_yes"] == pytest.approx(100 * official[6], abs=1e-9)
+
+
+def record(
+    visual: str, figure: str, question: str = "0", category: str = "VS", truth: str = "1", **more: str
+) -> dict[str, str]:
+    keys = {
+        "category": category,
+        "subcategory": "chart",
+        "set_id": "0",
+        "figure_id": figure,
+        "question_id": question,
+    }
+    return (
+        keys
+        | {"visual_input": visual, "gt_answer": truth, "question": "Is it?", "gt_answer_details": "It is."}
+        | more
+    )
+
+
+RECORDS = [
+    record("0", "0"),
+    record("1", "1", filename="./VS/chart/0_1.png"),
+    record("2", "2", truth="0", filename="./VS/chart/0_2.png"),
+]
+
+
+def data(folder: Path) -> Path:
+    (folder / "HallusionBench.json").write_text(json.dumps(RECORDS))
+    return folder
+
+
+def test_questions_without_a_picture_are_asked_without_one(tmp_path: Path) -> None:
+    items = HallusionBench(data(tmp_path)).items()
+    assert [item.image for item in items] == [
+        None,
+        tmp_path / "hallusion_bench/VS/chart/0_1.png",
+        tmp_path / "hallusion_bench/VS/chart/0_2.png",
+    ]
+    assert [item.truth for item in items] == ["yes", "yes", "no"]
+    assert len(HallusionBench(tmp_path, pictures_only=True).items()) == 2
+
+
+def test_not_knowing_is_right_only_without_a_picture(tmp_path: Path) -> None:
+    task = HallusionBench(data(tmp_path), grading="string")
+    scores = task.score(task.items(), ["It is hard to tell.", "Hard to tell.", "No."])
+    assert scores.metrics["aAcc"] == pytest.approx(200 / 3)
+    assert scores.unparsed == 1
+    assert (scores.metrics["easy"], scores.metrics["hard"], scores.metrics["qAcc"]) == (0.0, 100.0, 0.0)
+
+
+def test_a_judge_grades_and_what_it_does_not_say_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    said = {"alpha": "Correct.", "beta": "incorrect", "gamma": "hm"}
+    with FakeJudge(lambda prompt, n: next(v for k, v in said.items() if k in prompt)) as fake:
+        task = HallusionBench(data(tmp_path), judge=Judge(fake.url, "m", pause=0.01))
+        scores = task.score(task.items(), ["alpha", "beta", "gamma"])
+    assert (scores.n, scores.missing) == (2, 1)
+    assert scores.metrics["aAcc"] == 50.0
+    assert scores.details[2]["verdict"] == "hm"
+    assert task.settings()["judge_model"] == "m"
+
+
+def test_the_official_prompt_is_used_if_the_user_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    ours = HallusionBench(data(tmp_path)).settings()["judge_prompt"]
+    (tmp_path / "judge_prompt.txt").write_text("Official: {question} {reference} {prediction}")
+    with FakeJudge("correct") as fake:
+        task = HallusionBench(tmp_path, judge=Judge(fake.url, "m"))
+        task.score(task.items(1), ["{question} is not a placeholder"])
+    assert (
+        fake.requests[0]["messages"][-1]["content"]
+        == "Official: Is it? It is. {question} is not a placeholder"
+    )
+    assert task.settings()["judge_prompt"] != ours
+
+
+def test_without_a_judge_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRVLM_JUDGE_URL", raising=False)
+    task = HallusionBench(data(tmp_path))
+    with pytest.raises(NoJudge, match="AIRVLM_JUDGE_URL"):
+        task.score(task.items(), ["yes", "yes", "no"])
+
+
+def test_other_peoples_predictions_are_graded_by_words(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps([r | {"model_prediction": "Yes."} for r in RECORDS]))
+    assert load_task("hallusionbench", variant="string").rescore(path).metrics["aAcc"] == pytest.approx(
+        200 / 3
+    )
+
+
+def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
+    with pytest.raises(TaskDataMissing, match=r"HallusionBench\.json.*tianyi-lab"):
+        HallusionBench(tmp_path).items()

@@ -1,0 +1,135 @@
+"""MMBench: options inferred as VLMEvalKit infers them, a question right only in every rotation."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from airvlm.tasks import Item, TaskDataMissing, load_task
+from airvlm.tasks.mmbench import MMBench
+from airvlm.tasks.options import infer_option, strict_option
+from tests.golden import golden
+
+
+def test_every_golden_prediction_is_read_as_the_official_code_reads_it() -> None:
+    content = json.loads(golden("mmbench", "can_infer.json").read_text())
+    for case in content["cases"]:
+        assert infer_option(case["prediction"], content["choices"]) == (case["can_infer"] or None), case
+    assert load_task("mmbench").rescore(golden("mmbench", "can_infer.json")).metrics == {"agreement": 100.0}
+
+
+def test_every_golden_circle_is_hit_or_missed_as_officially() -> None:
+    path = golden("mmbench", "circular.json")
+    scores = load_task("mmbench").rescore(path)
+    hits = {p: c["hits"] for p, c in zip(scores.pictures, scores.per_item) if "hits" in c}
+    official = {c["name"]: (c["prefetch_result"] or {"hit": 0})["hit"] for c in json.loads(path.read_text())}
+    assert hits == official
+    assert scores.unparsed == 1  # "hmm": officially left to a judge, without one wrong
+
+
+CHOICES = {"A": "teddy bear", "B": "rabbit", "C": "cat", "D": "dog"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "letter"),
+    [
+        ("A", "A"),
+        ("b.", "B"),
+        ("(C) cat", "C"),
+        ("D. dog", "D"),
+        ("**B**", "B"),
+        ("The answer is D.", "D"),
+        ("A cat", "C"),  # an article, not a letter
+        ("A big dog", "D"),
+        ("a cat or a dog", None),
+        ("", None),
+        ("I do not know", None),
+    ],
+)
+def test_the_strict_parser_does_not_take_an_article_for_a_letter(answer: str, letter: str | None) -> None:
+    assert strict_option(answer, CHOICES) == letter
+
+
+def table(folder: Path, circled: bool) -> Path:
+    data = io.BytesIO()
+    Image.new("RGB", (40, 30), "red").save(data, "JPEG")
+    picture = base64.b64encode(data.getvalue()).decode()
+    rows = [["1", picture, "What is it?", "", "cat", "dog", "", "", "A", "x", "logic_reasoning"]]
+    rows += [["2", picture, 'A "tab" question', "look", "1", "2", "3", "4", "D", "x", "coarse_perception"]]
+    if circled:
+        rows += [["1000001", "1", "What is it?", "", "dog", "cat", "", "", "B", "x", "logic_reasoning"]]
+    head = ["index", "image", "question", "hint", "A", "B", "C", "D", "answer", "category", "l2-category"]
+    lines = [
+        "\t".join('"' + cell.replace('"', '""') + '"' if '"' in cell else cell for cell in row)
+        for row in [head, *rows]
+    ]
+    (folder / "MMBench_DEV_EN.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_table_without_rotations_gets_them(tmp_path: Path) -> None:
+    items = MMBench(table(tmp_path, circled=False)).items()
+    assert [(item.id, item.truth) for item in items] == [
+        *[("1", "A"), ("1000001", "B")],
+        *[("2", "D"), ("1000002", "A"), ("2000002", "B"), ("3000002", "C")],
+    ]
+    assert all(item.meta["options"][item.truth] == ("cat" if item.picture == "1" else "4") for item in items)
+    assert {item.image for item in items if item.picture == "2"} == {
+        tmp_path / "MMBench_DEV_EN_pictures" / "2.jpg"
+    }
+    assert Image.open(items[0].image).size == (40, 30)
+
+
+def test_a_table_with_rotations_is_taken_as_it_is(tmp_path: Path) -> None:
+    items = MMBench(table(tmp_path, circled=True)).items()
+    assert [item.id for item in items] == ["1", "1000001", "2"]
+    assert items[1].image == items[0].image
+
+
+def test_prompts_are_those_of_the_two_harnesses(tmp_path: Path) -> None:
+    item = MMBench(table(tmp_path, circled=False)).items()[2]
+    assert MMBench().prompt(item) == (
+        'Hint: look\nQuestion: A "tab" question\nOptions:\nA. 1\nB. 2\nC. 3\nD. 4\n'
+        "Please select the correct answer from the options above. \n"
+    )
+    assert MMBench(instruction="llava").prompt(item) == (
+        'look\nA "tab" question\nA. 1\nB. 2\nC. 3\nD. 4\n'
+        "Answer with the option's letter from the given choices directly."
+    )
+
+
+def test_scores_go_by_ability_and_a_circle_with_a_gap_counts_nowhere(tmp_path: Path) -> None:
+    task = MMBench(table(tmp_path, circled=False))
+    items = task.items()
+    right = [item.truth for item in items]
+    assert task.score(items, right).metrics["accuracy"] == 100.0
+    one_wrong = task.score(items, [*right[:5], "A"]).metrics
+    assert (one_wrong["accuracy"], one_wrong["LR"], one_wrong["CP"]) == (50.0, 100.0, 0.0)
+    gap = task.score(items, [*right[:5], None])
+    assert (gap.metrics["accuracy"], gap.missing) == (100.0, 1)
+
+
+def test_answers_by_index_are_scored_against_the_table(tmp_path: Path) -> None:
+    task = MMBench(table(tmp_path, circled=False))
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(
+        "\n".join(json.dumps({"index": int(i.id), "prediction": i.truth}) for i in task.items())
+    )
+    assert task.rescore(answers).metrics["accuracy"] == 100.0
+    assert MMBench().rescore(answers, tmp_path / "MMBench_DEV_EN.tsv").metrics["accuracy"] == 100.0
+
+
+def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
+    with pytest.raises(TaskDataMissing, match=r"MMBench_DEV_EN\.tsv"):
+        MMBench(tmp_path).items()
+
+
+def test_a_refusal_is_understood_and_wrong() -> None:
+    item = Item("1", None, "?", "A", {"options": CHOICES, "ability": "", "picture": "1"})
+    scores = MMBench().score([item], ["I can't process this file."])
+    assert (scores.metrics["accuracy"], scores.unparsed) == (0.0, 0)

@@ -1,0 +1,137 @@
+"""MME: equal to the official script to the last digit, on real answers; and the laws of its pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from airvlm.tasks import Item, TaskDataMissing, load_task
+from airvlm.tasks.mme import COGNITION, HALLUCINATION, MME, PERCEPTION
+from tests.golden import golden
+
+
+def printed(path: Path) -> dict[str, float]:
+    """{subtask or total: score} as the official script prints it."""
+    scores: dict[str, float] = {}
+    part = ""
+    for line in path.read_text().splitlines():
+        if "=====" in line:
+            part = line.strip("= ").lower()
+        elif "score:" in line:
+            name, value = line.split("score:")
+            scores[part if name.strip() == "total" else name.strip()] = float(value)
+    return scores
+
+
+@pytest.mark.parametrize("model", ["LaVIN", "llava-v1.5-7b"])
+def test_real_answers_score_as_the_official_script_prints(model: str) -> None:
+    ours = load_task("mme").rescore(golden("mme", model)).metrics
+    official = printed(golden("mme", f"{model}.expected.txt"))
+    assert len(official) == 16
+    assert {name: ours[name] for name in official} == official
+
+
+def test_the_hallucination_subset_is_its_four_subtasks() -> None:
+    ours = load_task("mme").rescore(golden("mme", "llava-v1.5-7b")).metrics
+    assert ours["hallucination"] == pytest.approx(190 + 155 + 128 + 1 / 3 + 170)
+    assert (len(PERCEPTION), len(COGNITION), len(HALLUCINATION)) == (10, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "official", "lmms"),
+    [
+        ("Yes", "yes", "yes"),
+        ("no", "no", "no"),
+        ("Yes, it is.", "yes", "yes"),
+        ("nothing to see", "no", "no"),  # the four characters hold "no"
+        ("not sure", "no", "no"),
+        ("  yes", None, "yes"),  # not stripped: "  ye"
+        ("y", None, "yes"),
+        ("N.", None, "no"),
+        ("", None, None),
+        ("There is no dog.", None, None),
+    ],
+)
+def test_parsers_read_as_their_originals(text: str, official: str | None, lmms: str | None) -> None:
+    item = Item("1", None, "?")
+    assert MME().parse(item, text) == official
+    assert MME(parser="lmms").parse(item, text) == lmms
+
+
+def pair(subtask: str, picture: str) -> list[Item]:
+    meta = {"subtask": subtask, "picture": picture}
+    return [Item(f"{picture}/0", None, "?", "yes", meta), Item(f"{picture}/1", None, "?", "no", meta)]
+
+
+def test_acc_plus_counts_pictures_with_both_answers_right() -> None:
+    items = pair("count", "a") + pair("count", "b")
+    scores = MME().score(items, ["yes", "no", "yes", "yes"])
+    assert scores.metrics["count"] == 75.0 + 50.0
+
+
+def test_an_empty_answer_is_wrong_and_counted_as_unparsed() -> None:
+    scores = MME().score(pair("count", "a"), ["", "no"])
+    assert (scores.metrics["accuracy"], scores.unparsed, scores.missing) == (50.0, 1, 0)
+
+
+def test_a_missing_answer_takes_its_picture_out_of_acc_plus() -> None:
+    scores = MME().score(pair("count", "a") + pair("count", "b"), ["yes", None, "yes", "no"])
+    assert scores.missing == 1
+    assert scores.metrics["accuracy_plus"] == 100.0
+    assert scores.metrics["accuracy"] == 100.0
+
+
+def test_totals_over_subtasks_that_were_not_asked_are_not_claimed() -> None:
+    scores = MME().score(pair("count", "a"), ["yes", "no"])
+    assert "perception" not in scores.metrics
+    assert "existence" in scores.notes[0]
+
+
+def test_resampled_pictures_give_the_score_of_those_pictures() -> None:
+    items, answers = pair("count", "a") + pair("count", "b"), ["yes", "no", "no", "no"]
+    scores = MME().score(items, answers)
+    only_a_twice = np.array([[2, 2, 0, 0]])
+    assert scores.resampled("count", only_a_twice)[0] == MME().score(items[:2], answers[:2]).metrics["count"]
+
+
+def release(folder: Path) -> Path:
+    """A folder laid out as the release: one subtask flat, one with its two inner folders."""
+    flat, inner = folder / "existence", folder / "artwork"
+    (inner / "images").mkdir(parents=True)
+    (inner / "questions_answers_YN").mkdir()
+    flat.mkdir()
+    lines = "Is there a cat? Please answer yes or no.\tYes\nIs there a dog? Please answer yes or no.\tNo\n"
+    for text, picture in (
+        (flat / "1.txt", flat / "1.png"),
+        (inner / "questions_answers_YN/7.txt", inner / "images/7.jpg"),
+    ):
+        text.write_text(lines)
+        Image.new("RGB", (8, 8)).save(picture)
+    return folder
+
+
+def test_items_come_from_both_layouts_of_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airvlm.tasks.mme.TOTALS", {"total": ("existence", "artwork")})
+    items = MME(release(tmp_path)).items()
+    assert [item.id for item in items] == ["existence/1/0", "existence/1/1", "artwork/7/0", "artwork/7/1"]
+    assert items[2].image == tmp_path / "artwork/images/7.jpg"
+    assert MME(tmp_path, instruction="llava").prompt(items[0]) == (
+        "Is there a cat?\nAnswer the question using a single word or phrase."
+    )
+    assert len(MME(tmp_path).items(limit=3)) == 3
+
+
+def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
+    with pytest.raises(TaskDataMissing, match="existence"):
+        MME(tmp_path).items()
+    with pytest.raises(TaskDataMissing, match="--data"):
+        MME().items()
+
+
+def test_a_results_file_in_another_format_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "count.txt").write_text("1.png\tIs it?\tYes\tYes\n1.png\tIs it?\tYes\n")
+    with pytest.raises(ValueError, match=r"count\.txt, line 2"):
+        MME().rescore(tmp_path)
