@@ -1,5 +1,7 @@
 """Laws of the transport, and POT as its oracle."""
 
+from itertools import pairwise
+
 import numpy as np
 import ot
 import pytest
@@ -199,10 +201,10 @@ def test_the_loop_looks_at_the_device_at_most_every_ten_iterations(monkeypatch):
 
     monkeypatch.setattr(transport._Progress, "finished", counted)
     sinkhorn(cost(2, 9, 9), 0.05, tolerance=1e-7, max_iterations=102)  # kernel form
-    assert looks and all(second - first >= 10 for first, second in zip(looks, looks[1:]))
+    assert looks and all(second - first >= 10 for first, second in pairwise(looks))
     looks.clear()
     sinkhorn(cost(2, 9, 9), 0.005, tolerance=1e-7, max_iterations=100)  # log form
-    assert looks and all(second - first >= 10 for first, second in zip(looks, looks[1:]))
+    assert looks and all(second - first >= 10 for first, second in pairwise(looks))
 
 
 def test_running_out_of_iterations_is_said():

@@ -88,22 +88,22 @@ def sinkhorn(
                 raise ValueError(
                     f"the cost of problem {b} holds NaN or infinity; transport needs finite costs"
                 )
-        kernel = [b for b, value in enumerate(spread) if 0 <= value <= SAFE_EXPONENT * eps]
-        log = [b for b, value in enumerate(spread) if value > SAFE_EXPONENT * eps]
+        kernel = [i for i, value in enumerate(spread) if 0 <= value <= SAFE_EXPONENT * eps]
+        log = [i for i, value in enumerate(spread) if value > SAFE_EXPONENT * eps]
         for form, chosen in ((_kernel_form, kernel), (_log_form, log)):
             if not chosen:
                 continue
             whole = len(chosen) == B
             part = slice(None) if whole else torch.tensor(chosen, device=C.device)
-            weights = _weights(rows[part]), _weights(columns[part])
-            settings = (eps, max_iterations, tolerance)
-            part_plan, iterations[part], converged[part] = form(C[part], low[part], *weights, *settings)
+            a, b = _weights(rows[part]), _weights(columns[part])
+            solved = form(C[part], low[part], a, b, eps, max_iterations, tolerance)
+            part_plan, iterations[part], converged[part] = solved
             if whole:
                 plan = part_plan
             else:
                 plan = torch.zeros_like(C) if plan.numel() == 0 else plan
                 plan[part] = part_plan
-            cost[part] = torch.bmm(part_plan.view(-1, 1, Q * N), C[part].view(-1, Q * N, 1)).flatten()
+            cost[part] = torch.linalg.vecdot(part_plan.flatten(1), C[part].flatten(1))
     if plan.numel() == 0:
         plan = torch.zeros_like(C)
     shapes = (plan.view(*batch, Q, N), cost.view(batch), iterations.view(batch), converged.view(batch))
