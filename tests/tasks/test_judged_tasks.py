@@ -286,7 +286,11 @@ def test_gpt4v_compares_two_methods_in_both_orders_with_the_picture(tmp_path: Pa
     with FakeJudge(prefers_long) as fake:
         task = GPT4V(pictures(tmp_path), judge=judge_at(fake), against=tmp_path / "vanilla.jsonl")
         items = task.items()
-        write_lines(tmp_path / "vanilla.jsonl", [{"item": item.id, "text": "short"} for item in items])
+        stored = [{"item": i.id, "fingerprint": "f", "method": None, "text": "short"} for i in items]
+        others = [
+            {"item": i.id, "fingerprint": "f", "method": {"name": "air"}, "text": "x" * 99} for i in items
+        ]
+        write_lines(tmp_path / "vanilla.jsonl", stored + others)  # as in a store of ours
         scores = task.score(items, ["much longer", "much longer", None]).metrics
     assert (scores["accuracy_10"], scores["accuracy_10_other"]) == (8.5, 4.5)
     assert scores["accuracy_gain"] == scores["detailedness_gain"] == 4.0

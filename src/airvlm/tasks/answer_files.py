@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,13 @@ LARGEST_FIELD = 1 << 27  # a table may hold pictures in base64
 _one_reader = threading.Lock()  # the csv module's limit is global: set and put back by one thread at a time
 
 
-def answers_by_id(path: Path) -> dict[str, str]:
-    """The answers of a file by the ids it gives them: {id: text}, or records with an id and a text."""
+def answers_by_id(
+    path: Path, keep: Callable[[Mapping[str, Any]], bool] = lambda record: True
+) -> dict[str, str]:
+    """The answers of a file by the ids it gives them: {id: text}, or records with an id and a text.
+
+    A store of ours holds the answers of several methods: `keep` must choose one of them.
+    """
     if Path(path).suffix.lower() in (".tsv", ".csv"):
         records: Sequence[Mapping[str, Any]] = read_table(path)
     else:
@@ -39,6 +44,9 @@ def answers_by_id(path: Path) -> dict[str, str]:
             whole = dict(records[0])
             if not set(whole) & set(ID_FIELDS):
                 return whole
+    records = [record for record in records if keep(record)]
+    if len({json.dumps(record.get("method")) for record in records if "fingerprint" in record}) > 1:
+        raise ValueError(f"{path} holds answers of several methods; leave one of them in a file of its own")
     answers: dict[str, str] = {}
     for number, record in enumerate(records, start=1):
         key = next((record[name] for name in ID_FIELDS if record.get(name) is not None), None)

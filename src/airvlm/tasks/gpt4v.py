@@ -92,7 +92,7 @@ class GPT4V(JudgedTask):
                 "gpt4v compares two methods: give the other one's answers to the same items with the "
                 "option against=FILE"
             )
-        return self.compare(items, answers, in_order_of(items, answers_by_id(self.against), self.against))
+        return self.compare(items, answers, _plain_answers(items, self.against))
 
     def compare(
         self, items: Sequence[Item], answers: Sequence[str | None], others: Sequence[str | None]
@@ -128,7 +128,12 @@ class GPT4V(JudgedTask):
         if against is None:
             raise TaskDataMissing("gpt4v compares two files of answers: give the other one as --truth")
         mine = in_order_of(items, answers_by_id(answers), answers)
-        return self.compare(items, mine, in_order_of(items, answers_by_id(against), against))
+        return self.compare(items, mine, _plain_answers(items, against))
+
+
+def _plain_answers(items: Sequence[Item], path: Path) -> list[str | None]:
+    """The other method's answers; of a store of ours, those of plain decoding."""
+    return in_order_of(items, answers_by_id(path, keep=lambda record: record.get("method") is None), path)
 
 
 def read_aspects(verdict: str) -> tuple[float, ...] | None:

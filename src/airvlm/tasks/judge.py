@@ -34,11 +34,11 @@ LARGEST_REPLY = 4_000_000  # bytes; a judge says a paragraph, so more is a wrong
 LONGEST_WAIT = 60.0  # seconds, whatever a Retry-After header asks for
 
 
-class NoJudge(RuntimeError):
+class NoJudge(ValueError):
     """A judged benchmark was to be scored and no judge is configured."""
 
 
-class JudgeRefused(RuntimeError):
+class JudgeRefused(OSError):
     """The endpoint refuses every question (wrong key, model or address): no use in going on."""
 
 
