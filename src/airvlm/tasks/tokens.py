@@ -12,9 +12,8 @@ __all__ = ["tokenize"]
 
 # A full stop after one of these does not end a sentence, so that it stays on the word.
 _ABBREVIATIONS = frozenset(
-    """a.m adm ala ariz ave bros calif capt cf ch co col conn corp d.c dec del dr e.g eng etc. feb fla fri ft gen
-    gov i.e ill inc int'l jan jr kan kg kong ky lt ltd mass messrs mg minn mon mr mrs ms n.y no. nov oct okla p.m
-    ph.d pa prof reps rep rev sat sen sep sept sr st tenn tex tues u.k u.n u.s va vs w. wash wed wis""".split()
+    """a.m ave bros calif capt corp d.c dr e.g feb fla gov i.e inc jan jr ltd messrs mr mrs ms n.y nov oct p.m ph.d prof
+    rev sen sept sr st tex u.k u.n u.s va vs""".split()
 )
 _CLOSERS = "\"')]}>”’»"
 # Longest first: dots that belong together, dashes, clitics, marks that always stand alone, and words.
@@ -52,7 +51,7 @@ def tokenize(text: str) -> list[str]:
         for piece in _PIECE.findall(body):
             tokens.extend(_split_word(piece))
         tokens.extend([stop] if stop else [])
-        tokens.extend(_quote(closers))
+        tokens.extend(closers)
     return tokens
 
 
@@ -61,10 +60,6 @@ def _strip_closers(chunk: str) -> tuple[str, str]:
     if not body.endswith("."):  # quotes after other characters are split by the pieces' own rules
         return chunk, ""
     return body, chunk[len(body) :]
-
-
-def _quote(closers: str) -> list[str]:
-    return [mark for mark in closers]
 
 
 def _ends_sentence(word: str, following: str | None) -> bool:

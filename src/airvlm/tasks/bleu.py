@@ -1,0 +1,126 @@
+"""BLEU of descriptions against reference captions: BLEU-1..4 over the corpus, and the mean over images.
+
+Knows nothing about objects or models. The CHAIR papers print a "BLEU" without saying which; two families are about,
+and both are reported: `BLEU-n`, where n-gram counts are summed over all images first, and `BLEU`, where each image's
+(BLEU-1 + .. + BLEU-4) / 4 is averaged over the images.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .base import Counts, Item, Metric, Ratio, Scores, Task, read_text
+from .tokens import tokenize
+
+__all__ = ["BLEU_METRICS", "Bleu", "bleu_counts", "bleu_tokens"]
+
+N = 4  # longest n-gram
+# The official scorer's guards against division by zero; kept, because a missing n-gram is then 1e-15 and not 0.
+_TINY, _SMALL = 1e-15, 1e-9
+_PUNCTUATION = frozenset("'' ' `` ` . ? ! , : - -- ... ; \" “ ” ‘ ’ …".split())
+_BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
+
+
+def bleu_tokens(text: str) -> list[str]:
+    """Lower-case tokens without punctuation, as the COCO caption evaluation counts them."""
+    words = [_BRACKETS.get(token, token) for token in tokenize(" ".join(text.lower().split()))]
+    return [word for word in words if word not in _PUNCTUATION and set(word) != {"."}]
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def bleu_counts(text: str, references: Sequence[str]) -> dict[str, float]:
+    """What one description contributes: clipped matches, n-grams, lengths, and its own mean BLEU."""
+    words, others = bleu_tokens(text), [bleu_tokens(reference) for reference in references]
+    closest = min((abs(len(other) - len(words)), len(other)) for other in others)[1]
+    counts: dict[str, float] = {"bleu_words": len(words), "bleu_reference": closest, "bleu_images": 1}
+    for n in range(1, N + 1):
+        own, best = _ngrams(words, n), Counter[tuple[str, ...]]()
+        for other in others:
+            best |= _ngrams(other, n)
+        counts[f"bleu_match_{n}"] = sum((own & best).values())
+        counts[f"bleu_total_{n}"] = max(0, len(words) - n + 1)
+    alone = [float(_bleu(n)(counts)) for n in range(1, N + 1)]
+    counts |= {f"bleu_own_{n}": value / 100 for n, value in enumerate(alone, 1)}
+    counts["bleu_own"] = sum(alone) / N / 100
+    return counts
+
+
+def _bleu(n: int) -> Callable[[Counts], Any]:
+    def formula(counts: Counts) -> Any:
+        product: Any = 1.0
+        for k in range(1, n + 1):
+            match, total = np.asarray(counts[f"bleu_match_{k}"]), np.asarray(counts[f"bleu_total_{k}"])
+            product = product * (match + _TINY) / (total + _SMALL)
+        length, reference = np.asarray(counts["bleu_words"]), np.asarray(counts["bleu_reference"])
+        ratio = (length + _TINY) / (reference + _SMALL)
+        with np.errstate(over="ignore", divide="ignore"):
+            brevity = np.where(ratio < 1, np.exp(1 - 1 / np.maximum(ratio, 1e-12)), 1.0)
+        return 100 * product ** (1 / n) * brevity
+
+    return formula
+
+
+BLEU_METRICS: dict[str, Metric] = {
+    **{f"BLEU-{n}": Metric(_bleu(n)) for n in range(1, N + 1)},
+    "BLEU": Metric(Ratio("bleu_own", "bleu_images")),
+    **{f"BLEU-{n}-image": Metric(Ratio(f"bleu_own_{n}", "bleu_images")) for n in range(1, N + 1)},
+}
+
+
+@dataclass(frozen=True)
+class Bleu(Task):
+    """BLEU alone, of a file that has descriptions and references; `chair` reports it with everything else."""
+
+    name: ClassVar[str] = "bleu"
+    kind = "caption"
+    source: ClassVar[str] = "COCO caption evaluation; mean over images as in HALC and Nullu"
+
+    def parse(self, item: Item, text: str) -> list[str]:
+        return bleu_tokens(text)
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        """Each item's truth is its list of reference captions."""
+        per_item = [
+            {"missing": 1.0} if text is None else bleu_counts(text, item.truth)
+            for item, text in zip(items, answers, strict=True)
+        ]
+        return Scores(per_item, BLEU_METRICS, [item.picture for item in items])
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """A JSON object with `hyp` {image: text} and `refs` {image: texts}; or captions, with references as truth."""
+        from .coco_files import read_captions, read_references
+
+        content = _object(answers)
+        if content is not None and "hyp" in content:
+            texts = {str(image): text for image, text in content["hyp"].items()}
+            references = {str(image): list(refs) for image, refs in content.get("refs", {}).items()}
+        else:
+            texts, references = dict(read_captions(answers)), {}
+        if truth is not None:
+            references = read_references(truth)
+        absent = [image for image in texts if image not in references]
+        if absent:
+            raise ValueError(
+                f"{answers}: {len(absent)} of {len(texts)} images have no reference captions, e.g. {absent[0]}; "
+                "give them with --truth (a COCO annotations folder, or JSON of image id -> captions)"
+            )
+        items = [Item(id=image, image=None, question="", truth=references[image]) for image in texts]
+        return self.score(items, list(texts.values()))
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError:
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,195 @@
+"""CHAIR: how many of the objects that a description names are not in the picture (Rohrbach et al., 2018).
+
+Knows nothing about models. CHAIR_S is the share of descriptions with an object that is not there, CHAIR_I the share
+of such mentions among all, recall the share of the picture's objects that are named, length the mean number of
+tokens. What published figures leave unsaid is a field here, and part of every record: which base forms were used,
+whether a last unfinished sentence counts, and which pictures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_text
+from .bleu import BLEU_METRICS, bleu_counts
+from .coco_files import annotation_files, read_captions, read_objects, read_references
+from .coco_words import Mention, length, mentions
+from .singular import Words
+
+__all__ = ["CHAIR_METRICS", "Chair", "chair_counts", "complete_sentences", "seeded_images"]
+
+PROMPT = "Please describe this image in detail."
+IMAGES = 500
+CHAIR_METRICS: dict[str, Metric] = {
+    "CHAIR_S": Metric(Ratio("hallucinating", "descriptions"), "lower"),
+    "CHAIR_I": Metric(Ratio("hallucinated", "mentions"), "lower"),
+    "recall": Metric(Ratio("found", "objects")),
+    "length": Metric(Ratio("tokens", "descriptions", scale=1.0), "neither"),
+}
+
+
+def complete_sentences(text: str) -> str:
+    """A description up to its last full stop; nothing, where it has none."""
+    return text[: text.rfind(".") + 1]
+
+
+def seeded_images(images: Collection[str], seed: int, split: str, count: int = IMAGES) -> list[str]:
+    """Our list of pictures: in the order of a hash of seed and id, so that it is the same everywhere, for ever."""
+    order = sorted(images, key=lambda image: hashlib.sha256(f"{seed}:{image}".encode()).hexdigest())
+    splits = {"test": 0, "validation": 1, "calibration": 2}
+    if split not in splits:
+        raise ValueError(f"no split {split!r}; there are {', '.join(splits)}")
+    first = splits[split] * count
+    return order[first : first + count]
+
+
+def chair_counts(
+    named: Sequence[Mention], objects: Collection[str], tokens: int
+) -> tuple[dict[str, float], list[Mention]]:
+    """What one description contributes to all of CHAIR's metrics, and the mentions that are hallucinated."""
+    wrong = [mention for mention in named if mention.category not in objects]
+    right = {mention.category for mention in named} & set(objects)
+    counts = {
+        "descriptions": 1,
+        "hallucinating": int(bool(wrong)),
+        "mentions": len(named),
+        "hallucinated": len(wrong),
+        "found": len(right),
+        "objects": len(objects),
+        "tokens": tokens,
+    }
+    return {name: float(value) for name, value in counts.items()}, wrong
+
+
+@dataclass(frozen=True)
+class Chair(Task):
+    """CHAIR on COCO val2014, with BLEU where reference captions are known."""
+
+    words: Words = "pattern"  # base forms in the descriptions
+    truth_words: Words = "pattern"  # base forms in the captions that the ground truth is read from
+    drop_incomplete: bool = False  # cut a description after its last full stop (OPERA's rule at 64 tokens)
+    seed: int = 0  # of the list of pictures
+
+    name: ClassVar[str] = "chair"
+    kind = "caption"
+    max_new_tokens: ClassVar[int] = 64
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pattern": {"words": "pattern", "truth_words": "pattern"},
+        "wordnet": {"words": "wordnet", "truth_words": "pattern"},  # as OPERA's and MemVR's tables were made
+        "wordnet-truth": {"words": "wordnet", "truth_words": "wordnet"},
+        "pattern-complete": {"words": "pattern", "truth_words": "pattern", "drop_incomplete": True},
+        "wordnet-complete": {"words": "wordnet", "truth_words": "pattern", "drop_incomplete": True},
+    }
+    source: ClassVar[str] = "CHAIR on COCO val2014; --data FOLDER with annotations/ and val2014/"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        folder = self.folder("COCO's annotations/ and val2014/ (pictures)")
+        ids = seeded_images(list(_images(folder)), self.seed, split)[:limit]
+        wanted = frozenset(ids)
+        objects = read_objects(folder, self.truth_words, wanted)
+        references = read_references(folder, wanted)
+        return [
+            Item(
+                id=image,
+                image=self._picture(folder, _images(folder)[image]),
+                question=PROMPT,
+                truth=sorted(objects[image]),
+                meta={"references": references.get(image, [])},
+            )
+            for image in ids
+        ]
+
+    @staticmethod
+    def _picture(folder: Path, file_name: str) -> Path:
+        for place in (folder / "val2014", folder / "images" / "val2014", folder / "images", folder):
+            if (place / file_name).exists():
+                return place / file_name
+        raise TaskDataMissing(f"chair: no picture {file_name} in {folder} or its val2014/ or images/")
+
+    def settings(self) -> dict[str, Any]:
+        """The fields, and the list of pictures itself: without it nobody can repeat the figure."""
+        own = super().settings()
+        if self.data is not None:
+            own["images"] = seeded_images(list(_images(self.folder("COCO"))), self.seed, "test")
+        return own
+
+    def parse(self, item: Item, text: str) -> list[Mention]:
+        return mentions(self._text(text), self.words)
+
+    def _text(self, text: str) -> str:
+        return complete_sentences(text) if self.drop_incomplete else text
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        """Each item's truth is the collection of categories in its picture, or None where nothing is known."""
+        per_item: list[dict[str, float]] = []
+        details: list[dict[str, Any]] = []
+        for item, answer in zip(items, answers, strict=True):
+            if answer is None:
+                per_item.append({"missing": 1.0})
+                details.append({"id": item.id})
+                continue
+            named, text = self.parse(item, answer), self._text(answer)
+            known = item.truth is not None
+            counts, wrong = chair_counts(named, item.truth or (), length(text, self.words))
+            if not known:
+                counts, wrong = {k: counts[k] for k in ("descriptions", "mentions", "tokens")}, []
+            if item.meta.get("references"):
+                counts |= bleu_counts(text, item.meta["references"])
+            per_item.append(counts)
+            details.append(
+                {
+                    "id": item.id,
+                    "objects": [mention.category for mention in named],
+                    "words": [mention.word for mention in named],
+                    "hallucinated": [mention.category for mention in wrong],
+                    "hallucinated_words": [mention.word for mention in wrong],
+                }
+            )
+        metrics = dict(CHAIR_METRICS)
+        notes: tuple[str, ...] = ()
+        if any(item.truth is None for item in items):
+            metrics, notes = {"length": CHAIR_METRICS["length"]}, ("no ground truth: objects listed only",)
+        if any(item.meta.get("references") for item in items):
+            metrics |= BLEU_METRICS
+        return Scores(per_item, metrics, [item.picture for item in items], details, notes)
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """Descriptions by image id, against a COCO annotations folder or JSON of image id -> objects."""
+        pairs = read_captions(answers)
+        wanted = frozenset(image for image, _ in pairs)
+        truth = truth or self.data
+        objects = read_objects(truth, self.truth_words, wanted) if truth is not None else {}
+        references = read_references(truth, wanted) if truth is not None and Path(truth).is_dir() else {}
+        if truth is not None:
+            absent = sorted(wanted - set(objects))
+            if absent:
+                raise ValueError(
+                    f"{truth} knows nothing of {len(absent)} of the {len(wanted)} images in {answers}, "
+                    f"the first is {absent[0] or '(no image id)'}"
+                )
+        items = [
+            Item(
+                id=image or str(number),
+                image=None,
+                question=PROMPT,
+                truth=sorted(objects[image]) if truth is not None else None,
+                meta={"references": references.get(image, [])},
+            )
+            for number, (image, _) in enumerate(pairs)
+        ]
+        return self.score(items, [text for _, text in pairs])
+
+
+@lru_cache(maxsize=4)
+def _images(folder: Path) -> dict[str, str]:
+    """Image id -> file name of all pictures of val2014."""
+    file = next((f for f in annotation_files(folder, "instances") if "val2014" in f.name), None)
+    if file is None:
+        raise TaskDataMissing(f"chair: no instances_val2014.json in {folder} or its annotations/")
+    return {str(image["id"]): str(image["file_name"]) for image in json.loads(read_text(file))["images"]}
