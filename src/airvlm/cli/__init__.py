@@ -32,7 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
     "bench": ("airvlm.cli.bench:bench", "Measure speed and memory against vanilla."),
     "models": ("airvlm.cli.models:models", "Which model families are supported."),
-    "methods": ("airvlm.cli.methods:methods", "Which methods there are: every field, its meaning and default."),
+    "methods": (
+        "airvlm.cli.methods:methods",
+        "Which methods there are: every field, its meaning and default.",
+    ),
     "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the embedded model's world, with its truth."),
     "tiny": ("airvlm.cli.tiny:tiny", "About the embedded model: size, training, scores, limits."),
 }

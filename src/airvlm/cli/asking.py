@@ -1,0 +1,97 @@
+"""What the commands that talk to a model share: their options, loading, choosing a method, showing an answer.
+
+Knows nothing of any one command.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from transformers.utils import logging as transformers_logging
+
+from airvlm.cli.console import Failure
+from airvlm.methods import parse_method
+from airvlm.methods.base import Method, NeverFired
+from airvlm.vlm import VLM, Answer
+
+__all__ = [
+    "AdapterOption",
+    "DtypeOption",
+    "ImageArgument",
+    "MethodOption",
+    "ModelOption",
+    "SetOption",
+    "TokensOption",
+    "UrlsOption",
+    "answer_json",
+    "chosen_method",
+    "explained",
+    "load",
+]
+
+ImageArgument = Annotated[str, typer.Argument(help="A picture: a file, or an address with --allow-urls.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="A folder or a name on the model hub. Default: the embedded model."),
+]
+AdapterOption = Annotated[
+    str | None, typer.Option("--adapter", help="A LoRA to put on the model (needs airvlm[lora]).")
+]
+DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, float16, bfloat16 or auto.")]
+MethodOption = Annotated[
+    str, typer.Option("--method", help="One of `airvlm methods`; none for the model as it is.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a field of the method, as in --set top_q=64. May be repeated."),
+]
+TokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, help="Most tokens that an answer may have.")
+]
+UrlsOption = Annotated[bool, typer.Option("--allow-urls", help="Let pictures come from http(s) addresses.")]
+
+
+def load(
+    model: str | None, adapter: str | None = None, dtype: str | None = None, allow_urls: bool = False
+) -> VLM:
+    """The model to talk to, loaded without chatter."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    return VLM.load(model, adapter=adapter, dtype=dtype, allow_urls=allow_urls)
+
+
+def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | None:
+    """`--method air --set keep=3` -> the method; None for none or vanilla."""
+    fields = [setting.strip() for setting in settings or ()]
+    for setting in fields:
+        if "=" not in setting:
+            raise Failure(f"--set {setting}: write field=value, as in --set top_q=64")
+    spelled = "vanilla" if name == "none" else name
+    if spelled == "vanilla" and fields:
+        raise Failure(f"--set {fields[0]}: there is no method to set it on; add --method air")
+    text = spelled if not fields else spelled + ("," if ":" in spelled else ":") + ",".join(fields)
+    try:
+        return parse_method(text)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Failure(str(error.args[0] if error.args else error)) from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """A method that could not act ends the command in one line, with a code of its own."""
+    try:
+        yield
+    except NeverFired as error:
+        raise Failure(str(error), code=3) from error
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """An answer as the commands print it."""
+    return {
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "finished": answer.finished,
+        "seconds": round(answer.seconds, 4),
+        "report": None if answer.report is None else answer.report.to_json(),
+    }

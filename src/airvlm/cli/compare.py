@@ -1,0 +1,81 @@
+"""`airvlm compare`: one question under several methods, side by side, with what differs marked."""
+
+import difflib
+import re
+from typing import Annotated
+
+import typer
+from rich.columns import Columns
+from rich.panel import Panel
+from rich.text import Text
+
+from airvlm.cli import asking
+from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.prompts import DESCRIBE
+
+__all__ = ["compare", "marked"]
+
+
+def compare(
+    image: asking.ImageArgument,
+    question: Annotated[str, typer.Argument(help="What to ask about it.")] = DESCRIBE,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", help="A method, fields after a colon: air-paper:keep=3,strength=0.2. Repeat it."
+        ),
+    ] = None,
+    model: asking.ModelOption = None,
+    adapter: asking.AdapterOption = None,
+    dtype: asking.DtypeOption = None,
+    max_new_tokens: asking.TokensOption = 64,
+    allow_urls: asking.UrlsOption = False,
+    json: JsonOption = False,
+) -> None:
+    """One question under several methods, differences marked.
+
+    The first method is what the others are compared with. Without --method: none and air.
+
+    [bold]Examples[/bold]
+
+    airvlm compare scene.png
+
+    airvlm compare scene.png "What is on the left?" --method none --method air --method memvr --method vcd
+
+    airvlm compare scene.png --method air:strength=0.1 --method air:strength=0.3
+    """
+    names = method or ["none", "air"]
+    if len(set(names)) < len(names):
+        raise Failure("--method: the same method is named twice")
+    chosen = {name: asking.chosen_method(name) for name in names}
+    vlm = asking.load(model, adapter, dtype, allow_urls)
+    with asking.explained():
+        answers = vlm.compare(image, question, chosen, max_new_tokens=max_new_tokens)
+    if json:
+        shown = {name: asking.answer_json(answer) for name, answer in answers.items()}
+        emit({"image": image, "question": question, "model": vlm.name, "answers": shown})
+        return
+    first = next(iter(answers.values())).text
+    console = out()
+    width = max(30, console.width // min(len(answers), 3) - 2)
+    panels = []
+    for name, answer in answers.items():
+        body = marked(first, answer.text)
+        if answer.report is not None:
+            body.append(f"\n\n{answer.report}", style="dim")
+        panels.append(
+            Panel(body, title=f"{name} · {answer.tokens} tokens · {answer.seconds:.2f} s", width=width)
+        )
+    console.print(Columns(panels))
+    same = [name for name, answer in list(answers.items())[1:] if answer.text == first]
+    if same:
+        console.print(f"the same as {next(iter(answers))}, word for word: {', '.join(same)}")
+
+
+def marked(before: str, after: str) -> Text:
+    """`after` with the words that `before` does not have in their places set in bold yellow."""
+    a, b = re.findall(r"\s+|\S+", before), re.findall(r"\s+|\S+", after)
+    text = Text()
+    for kind, _, _, start, stop in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        text.append("".join(b[start:stop]), style="" if kind == "equal" else "bold yellow")
+    return text

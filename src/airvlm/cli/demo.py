@@ -1,0 +1,136 @@
+"""`airvlm demo`: a bundled scene described without and with AIR, beside the truth, which is known."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from PIL import Image
+from rich.text import Text
+
+from airvlm import tiny
+from airvlm.analysis.look import draw_look
+from airvlm.cli import asking
+from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.tasks.coco_words import mentions
+from airvlm.tasks.tokens import tokenize
+from airvlm.tiny import BundledScene
+from airvlm.vlm import VLM, Answer
+
+__all__ = ["checked", "demo", "missed", "wrong"]
+
+# A scene in whose description the model by itself names an object that is not there. --scene shows any other one.
+SCENE = ""
+
+
+def demo(
+    scene: Annotated[
+        str, typer.Option("--scene", help="The id of a bundled test scene, or its number.")
+    ] = SCENE,
+    method: asking.MethodOption = "air",
+    settings: asking.SetOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write what AIR looked at.")] = Path(
+        "out/demo.png"
+    ),
+    json: JsonOption = False,
+) -> None:
+    """See it: a scene described without and with AIR, beside the truth.
+
+    Objects that are not in the picture are red, objects that the description leaves out are listed in grey. Writes a
+    picture of what AIR looked at.
+
+    [bold]Examples[/bold]
+
+    airvlm demo
+
+    airvlm demo --scene 12 --method air-lineage
+    """
+    chosen = asking.chosen_method(method, settings)
+    if chosen is None:
+        raise Failure("--method none: the demo compares with the model as it is already; choose a method")
+    shown = find_scene(scene)
+    vlm = asking.load(None)
+    with asking.explained():
+        answers = {"vanilla": vlm.describe(shown.path), method: vlm.describe(shown.path, method=chosen)}
+    report = answers[method].report
+    assert report is not None, "an answer under a method has its report"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with Image.open(shown.path) as picture:
+        draw_look(picture.convert("RGB"), report).save(output)
+    if json:
+        emit(_json(shown, vlm, answers, output))
+        return
+    console = out()
+    console.print(f"[bold]the picture[/bold]  {shown.path}")
+    console.print(f"[bold]it shows[/bold]     {', '.join(shown.names)} (in a {shown.context})")
+    for name, answer in answers.items():
+        console.print()
+        console.print(f"[bold]{name}[/bold] [dim]({answer.tokens} tokens, {answer.seconds:.2f} s)[/dim]")
+        console.print(checked(answer.text, shown))
+        false, left_out = wrong(answer.text, shown), missed(answer.text, shown)
+        if left_out:
+            console.print(f"[bright_black]not mentioned: {', '.join(left_out)}[/bright_black]")
+        console.print(
+            f"[red]not there: {', '.join(false)}[/red]" if false else "[green]nothing invented[/green]"
+        )
+    console.print()
+    console.print(f"[dim]{report}[/dim]")
+    console.print(f"what {method} looked at: {output}")
+
+
+def find_scene(name: str) -> BundledScene:
+    """A test scene by its id or its number; the demo's own where no name is given."""
+    scenes = tiny.scenes("test")
+    if not name:
+        return scenes[0]
+    for index, scene in enumerate(scenes):
+        if name in (scene.id, str(index)):
+            return scene
+    raise Failure(
+        f"--scene {name}: no such test scene; give an id such as {scenes[0].id} or 0 to {len(scenes) - 1}"
+    )
+
+
+def wrong(text: str, scene: BundledScene) -> list[str]:
+    """Objects that the text names and the scene does not have."""
+    return [name for name in _named(text) if name not in scene.names]
+
+
+def missed(text: str, scene: BundledScene) -> list[str]:
+    """Objects of the scene that the text does not name."""
+    named = _named(text)
+    return [name for name in scene.names if name not in named]
+
+
+def checked(text: str, scene: BundledScene) -> Text:
+    """The text with objects that are there in green, and those that are not in red."""
+    result = Text(text)
+    spans = _spans(text)
+    for mention in mentions(text):
+        last = mention.token + (" " in mention.word)  # "hot dog" is two tokens
+        style = "green" if mention.category in scene.names else "bold red"
+        result.stylize(style, spans[mention.token][0], spans[min(last, len(spans) - 1)][1])
+    return result
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Where each token of the text begins and ends."""
+    spans, end, lower = [], 0, text.lower()
+    for token in tokenize(lower):
+        found = lower.find(token, end)
+        start, end = (found, found + len(token)) if found >= 0 else (end, end)
+        spans.append((start, end))
+    return spans
+
+
+def _named(text: str) -> list[str]:
+    return list(dict.fromkeys(mention.category for mention in mentions(text)))
+
+
+def _json(scene: BundledScene, vlm: VLM, answers: dict[str, Answer], output: Path) -> dict[str, Any]:
+    shown = {
+        name: asking.answer_json(answer)
+        | {"wrong": wrong(answer.text, scene), "missed": missed(answer.text, scene)}
+        for name, answer in answers.items()
+    }
+    where = {"scene": scene.id, "picture": str(scene.path), "truth": list(scene.names), "output": str(output)}
+    return where | {"model": vlm.name, "answers": shown}

@@ -1,0 +1,69 @@
+"""`airvlm look`: a picture of what AIR looked at."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airvlm.analysis.look import draw_look
+from airvlm.cli import asking
+from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.pictures import load_picture
+from airvlm.prompts import DESCRIBE
+
+__all__ = ["check_output", "look"]
+
+
+def look(
+    image: asking.ImageArgument,
+    question: Annotated[str, typer.Argument(help="What to ask about it.")] = DESCRIBE,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture.")] = Path(
+        "look.png"
+    ),
+    model: asking.ModelOption = None,
+    method: asking.MethodOption = "air",
+    settings: asking.SetOption = None,
+    adapter: asking.AdapterOption = None,
+    dtype: asking.DtypeOption = None,
+    max_new_tokens: asking.TokensOption = 64,
+    allow_urls: asking.UrlsOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Draw what AIR looked at.
+
+    Writes the picture with its crops, each with its distance d_OT to the whole, the kept ones marked, and the norm of
+    what was added, as a ratio to what was there, by layer.
+
+    [bold]Examples[/bold]
+
+    airvlm look scene.png
+
+    airvlm look scene.png "Is there a fork?" --method air-paper --set keep=4 --output fork.png
+    """
+    chosen = asking.chosen_method(method, settings)
+    if chosen is None:
+        raise Failure("--method none looks at nothing; choose a method that has crops, such as air")
+    check_output(output)
+    vlm = asking.load(model, adapter, dtype, allow_urls)
+    picture = load_picture(image, allow_urls=allow_urls)
+    with asking.explained():
+        answer = vlm.ask(picture, question, method=chosen, max_new_tokens=max_new_tokens)
+    assert answer.report is not None, "an answer under a method has its report"
+    if not answer.report.crops:
+        raise Failure(f"{method} has no crops to show; choose air, air-paper, air-lineage or air-transported")
+    draw_look(picture, answer.report).save(output)
+    if json:
+        asked = {"image": image, "question": question, "model": vlm.name, "output": str(output)}
+        emit(asked | {"method": chosen.to_json()} | asking.answer_json(answer))
+        return
+    out().print(answer.text)
+    out().print(f"[dim]{answer.report}[/dim]")
+    out().print(f"written: {output}")
+
+
+def check_output(path: Path) -> None:
+    """Refuse a place that cannot be written before the work is done."""
+    if path.suffix.lower() not in {".png", ".jpg", ".jpeg", ".webp"}:
+        raise Failure(f"--output {path}: write to .png, .jpg or .webp")
+    if not path.absolute().parent.is_dir():
+        raise Failure(f"--output {path}: there is no folder {path.absolute().parent}")
