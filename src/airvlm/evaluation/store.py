@@ -28,7 +28,7 @@ FILE = "answers.jsonl"
 Json = dict[str, Any]
 
 
-class StoreError(RuntimeError):
+class StoreError(OSError):
     """The answer file cannot be written; what it holds is intact."""
 
 

@@ -1,0 +1,129 @@
+"""A whole evaluation: every task under every method beside vanilla, and the curve that a trivial control draws.
+
+    run = evaluate(vlm, ["tiny-chair"], {"air": AIR()}, "runs/tiny")
+
+Knows who asks what in which order; how a batch is answered, stored and scored is told elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+import airvlm.methods as registry
+from airvlm.evaluation.curve import TradeOff, trade_off_of
+from airvlm.evaluation.manifest import note
+from airvlm.evaluation.questions import Asked, Batch, ModelFacts, batches
+from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.runner import pending, work
+from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.store import Json, Store
+from airvlm.tasks import load_task
+
+__all__ = ["Worker", "evaluate"]
+
+# answers batches and stores them, telling of each: one process (runner.work), or a cluster of them
+Worker = Callable[[Sequence[Batch], Store, Callable[[Batch], None]], None]
+BATCH_SIZE = 16
+FURTHEST = 16.0  # no bias beyond this: the control then says nothing at all
+ROUNDS = 3  # attempts to reach a method that lies beyond the curve's end
+
+
+def evaluate(
+    vlm: Any,
+    tasks: Iterable[str | Asked],
+    methods: Mapping[str, Any],
+    out: str | Path,
+    *,
+    batch_size: int = BATCH_SIZE,
+    shard: Shard = Shard(),  # frozen, and the whole is what no shard means
+    curve: bool = True,  # draw the control's curve where a task has a trade-off
+    progress: bool = True,
+    worker: Worker | None = None,  # None: `vlm` itself, in this process
+    model: ModelFacts | None = None,  # of the worker's model, where `vlm` is None
+) -> Run:
+    """Answer what is not yet answered in `out`, and read the run back. Vanilla is always among the methods."""
+    asked = [task if isinstance(task, Asked) else Asked.of(task, load_task(task)) for task in tasks]
+    methods = {VANILLA: None, **methods}
+    facts = model or ModelFacts.of(vlm)
+    run_batches = worker or (lambda todo, store, done: work(vlm, todo, store, done))
+    curves = {one.name: _first_curve(one) if curve else {} for one in asked}
+    configurations = {
+        label: None if method is None else method.to_json() for label, method in methods.items()
+    }
+    note(Path(out), facts, asked, configurations, _as_json(curves))
+    with Store(out) as store:
+        todo = [
+            batch
+            for one in asked
+            for label, method in {**methods, **curves[one.name]}.items()
+            for batch in batches(one, label, method, facts, batch_size)
+        ]
+        _answer(run_batches, shard.share(todo), store, progress)
+        for _ in range(ROUNDS if curve and shard.gathers else 0):
+            run = Run.load(out, store=store).only([one.name for one in asked], list(methods))
+            more = {one.name: _further(run.tasks[one.name]) for one in asked if curves[one.name]}
+            if not any(more.values()):
+                break
+            note(Path(out), facts, asked, configurations, _as_json(more))
+            extra = [
+                batch
+                for one in asked
+                for label, method in more.get(one.name, {}).items()
+                for batch in batches(one, label, method, facts, batch_size)
+            ]
+            _answer(run_batches, extra, store, progress)
+        return Run.load(out, store=store).only([one.name for one in asked], list(methods))
+
+
+def _answer(worker: Worker, todo: list[Batch], store: Store, progress: bool) -> None:
+    """Let the worker do what is pending, with rate and time left on standard error."""
+    left = pending(todo, store)
+    total = sum(len(batch.jobs) for batch in left)
+    every = 0.5 if sys.stderr.isatty() else 10.0
+    with tqdm(total=total, disable=not progress or not left, unit="answer", mininterval=every) as bar:
+
+        def done(batch: Batch) -> None:
+            bar.set_description(f"{batch.jobs[0].question.task} {batch.label}", refresh=False)
+            bar.update(len(batch.jobs))
+
+        worker(left, store, done)
+
+
+def _first_curve(asked: Asked) -> dict[str, Any]:
+    """The controls of a task's trade-off, by label; none for a task without one."""
+    if asked.task.kind not in ("caption", "yesno"):
+        return {}
+    trade = trade_off_of(asked.task.score(asked.items, [None] * len(asked.items)))
+    return {} if trade is None else _controls(trade, trade.biases)
+
+
+def _controls(trade: TradeOff, biases: Iterable[float]) -> dict[str, Any]:
+    return {trade.method(bias): registry.parse_method(trade.method(bias)) for bias in biases}
+
+
+def _as_json(curves: Mapping[str, Mapping[str, Any]]) -> Json:
+    return {name: {label: m.to_json() for label, m in curve.items()} for name, curve in curves.items()}
+
+
+def _further(task: TaskRun) -> dict[str, Any]:
+    """Controls with a stronger bias, where a method lies beyond an end of the curve."""
+    trade = task.trade_off
+    if trade is None:
+        return {}
+    reached = {0.0: task.sample(VANILLA).value(trade.x)}
+    for label, configuration in task.curve.items():
+        reached[float(configuration["bias"])] = task.sample(label).value(trade.x)
+    wanted = [task.sample(label).value(trade.x) for label in task.methods if label != VANILLA]
+    ends = []
+    if any(x < min(reached.values()) for x in wanted):
+        ends.append(min(reached, key=lambda bias: reached[bias]))
+    if any(x > max(reached.values()) for x in wanted):
+        ends.append(max(reached, key=lambda bias: reached[bias]))
+    # vanilla itself at an end means that no bias on that side was tried, or that it bought nothing: leave it
+    stronger = [bias * 1.5 for bias in ends if bias and abs(bias) * 1.5 <= FURTHEST]
+    return _controls(trade, stronger)

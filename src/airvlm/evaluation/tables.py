@@ -1,0 +1,153 @@
+"""The result as people and programs read it: a table for the terminal, Markdown for a README, JSON.
+
+Every figure stands with its interval; a caption task's CHAIR never stands without its distance from the curve at
+equal recall. Knows nothing about how the figures come about.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from airvlm.evaluation.curve import AtEqual
+from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.statistics import Estimate, mcnemar
+from airvlm.evaluation.store import Json
+
+__all__ = ["Column", "columns", "markdown", "rich_table", "to_json"]
+
+SHOWN = 6  # metrics of a task that fit beside each other; JSON has all
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a task's table: its title and a cell for each method."""
+
+    title: str
+    cells: dict[str, str]  # by method
+
+
+def columns(task: TaskRun, intervals: bool = True) -> list[Column]:
+    """What is shown of a task, in order."""
+    labels = list(task.methods)
+    names = list(task.scores(VANILLA).definitions)[:SHOWN]
+    shown = [
+        Column(name, {label: _figure(task.sample(label).estimate(name), intervals) for label in labels})
+        for name in names
+    ]
+    for name in names[
+        :2
+    ]:  # the leading metrics' difference to vanilla, with the test that suits a share of items
+        shown.append(
+            Column(
+                f"Δ {name}", {label: _difference(task, label, name) for label in labels if label != VANILLA}
+            )
+        )
+    trade = task.trade_off
+    if trade is not None:
+        at = {label: task.at_equal(label) for label in labels}
+        for y in trade.ys:
+            cells = {label: _at_equal(found[y]) for label, found in at.items() if y in found}
+            if cells:
+                shown.append(Column(f"Δ {y} at equal {trade.x.replace('_', '-')}", cells))
+    n = len(task.items)
+    others = [label for label in labels if label != VANILLA]
+    shown.append(Column("changed", {label: f"{task.changed(label)} of {n}" for label in others}))
+    fired = {label: task.fired(label) for label in others}
+    shown.append(Column("acted", {label: f"{k} of {n}" for label, k in fired.items() if k is not None}))
+    wrong = {label: _wrong(task, label) for label in labels}
+    if any(wrong.values()):
+        shown.append(Column("not counted", wrong))
+    return shown
+
+
+def rich_table(task: TaskRun) -> Table:
+    """A task's table for the terminal."""
+    table = Table(title=_title(task), title_justify="left", box=None, pad_edge=False)
+    shown = columns(task)
+    table.add_column("method", no_wrap=True)
+    for column in shown:
+        table.add_column(column.title, justify="right")
+    for label in task.methods:
+        table.add_row(label, *(column.cells.get(label, "") for column in shown))
+    return table
+
+
+def markdown(task: TaskRun) -> str:
+    """A task's table for a README."""
+    shown = columns(task)
+    head = ["method", *(column.title for column in shown)]
+    lines = [f"**{_title(task)}**", "", "| " + " | ".join(head) + " |", "|---" + "|---:" * len(shown) + "|"]
+    for label in task.methods:
+        cells = [label, *(column.cells.get(label, "") for column in shown)]
+        lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def to_json(run: Run) -> Json:
+    """{task: {method: {metric: {"value", "low", "high", "n"}}}}, in the tasks' own units (percent)."""
+    return {
+        name: {label: _metrics(task, label) for label in task.methods} for name, task in run.tasks.items()
+    }
+
+
+def _metrics(task: TaskRun, label: str) -> Json:
+    sample = task.sample(label)
+    found = {name: sample.estimate(name) for name in sample.scores.definitions}
+    for y, at in task.at_equal(label).items():
+        found[f"{y}_at_equal_{at.x}"] = at.difference
+    return {name: _values(estimate) for name, estimate in found.items()}
+
+
+def _values(estimate: Estimate) -> Json:
+    values = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {**{k: v if math.isfinite(v) else None for k, v in values.items()}, "n": estimate.n}
+
+
+def _title(task: TaskRun) -> str:
+    generation = task.asked.generation
+    pictures = len(set(task.scores(VANILLA).pictures))
+    parts = [
+        f"{task.asked.name}, {task.asked.split} split",
+        f"{len(task.items)} items on {pictures} pictures",
+    ]
+    if "max_new_tokens" in generation:
+        parts.append(f"at most {generation['max_new_tokens']} tokens, greedy")
+    if generation.get("noise"):
+        parts.append(f"pictures disturbed by {generation['noise'] * 255:.0f}/255")
+    return "; ".join(parts)
+
+
+def _figure(estimate: Estimate, interval: bool) -> str:
+    if not math.isfinite(estimate.value):
+        return "–"
+    return f"{estimate.value:.1f}" + (f"\n± {estimate.error:.1f}" if interval else "")
+
+
+def _difference(task: TaskRun, label: str, name: str) -> str:
+    estimate = task.sample(label).difference(task.sample(VANILLA), name)
+    text = _signed(estimate)
+    p = mcnemar(task.scores(label), task.scores(VANILLA), name)
+    return text if p is None else f"{text} p={p:.2g}"
+
+
+def _at_equal(at: AtEqual) -> str:
+    # beyond the curve's end the comparison is with its end: better than nothing, and marked
+    return _signed(at.difference) + ("" if at.inside else " (beyond the curve)")
+
+
+def _signed(estimate: Estimate) -> str:
+    if not math.isfinite(estimate.value):
+        return "–"
+    return f"{estimate.value:+.1f}\n[{estimate.low:+.1f}, {estimate.high:+.1f}]".replace("-", "−")
+
+
+def _wrong(task: TaskRun, label: str) -> str:
+    counts = {
+        "failed": task.failed(label),
+        "unanswered": task.unanswered(label),
+        "unparsed": task.scores(label).unparsed,
+    }
+    return ", ".join(f"{k} {name}" for name, k in counts.items() if k)

@@ -1,0 +1,199 @@
+"""A whole evaluation: what is asked, in what company, and what survives interruptions."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+from fakes import FakeCaptions, FakeMethod, FakeVLM
+
+from airvlm.evaluation.evaluate import evaluate
+from airvlm.evaluation.questions import Asked, ModelFacts, batches
+from airvlm.evaluation.run import VANILLA, Run
+from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.store import FILE, StoreError
+from airvlm.tasks import TASKS as REGISTRY
+from airvlm.tasks import load_task
+
+TASKS = ["fake-captions", "fake-questions"]
+METHODS = {"better": FakeMethod("better", 0.7)}
+FORK = multiprocessing.get_context("fork")  # torch is imported once, not once a worker
+
+
+def run(folder, vlm=None, tasks=TASKS, methods=METHODS, **options) -> Run:
+    return evaluate(vlm or FakeVLM(), tasks, methods, folder, **{"progress": False, **options})
+
+
+def lines(folder) -> dict[str, dict]:
+    """The records by key, without the clock; every line parses and no key comes twice."""
+    found = [json.loads(line) for line in (folder / FILE).read_bytes().splitlines()]
+    assert len({record["key"] for record in found}) == len(found)
+    return {record["key"]: {k: v for k, v in record.items() if k != "seconds"} for record in found}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fake_names, tmp_path_factory) -> dict[str, dict]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(folder)
+    return lines(folder)
+
+
+def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
+    task = run(tmp_path).tasks["fake-captions"]
+    assert list(task.methods) == [VANILLA, "better"]
+    assert task.unanswered(VANILLA) == task.unanswered("better") == 0
+
+
+def test_a_finished_run_asks_the_model_nothing_more(tmp_path, undisturbed):
+    run(tmp_path)
+    again = FakeVLM()
+    run(tmp_path, again)
+    assert again.sizes == [] and lines(tmp_path) == undisturbed
+
+
+def test_a_further_method_costs_only_its_own_answers(tmp_path):
+    run(tmp_path, tasks=["fake-captions"])
+    vlm = FakeVLM()
+    both = run(tmp_path, vlm, tasks=["fake-captions"], methods={**METHODS, "other": FakeMethod("other", 0.5)})
+    assert sum(vlm.sizes) == 40 and list(both.tasks["fake-captions"].methods) == [VANILLA, "better", "other"]
+
+
+def test_the_batch_size_changes_no_answer(tmp_path, undisturbed):
+    run(tmp_path, batch_size=1)
+    assert lines(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_the_number_of_shards_changes_nothing(tmp_path, undisturbed, count):
+    for index in range(count):
+        run(tmp_path, shard=Shard(index, count))
+    run(tmp_path)  # gathers, and reaches for what lies beyond the curve
+    assert lines(tmp_path) == undisturbed
+
+
+def test_a_launched_worker_takes_over_what_a_dead_one_left(tmp_path, undisturbed):
+    run(tmp_path, shard=Shard(0, 3, helps=True))  # ranks 1 and 2 never came
+    assert lines(tmp_path) == undisturbed
+
+
+def test_batches_do_not_depend_on_what_is_answered_already(tmp_path):
+    asked = Asked.of("fake-captions", load_task("fake-captions"))
+    before = batches(asked, "better", METHODS["better"], ModelFacts("fake", "fake-1"), 16)
+    run(tmp_path, tasks=["fake-captions"], methods={})
+    assert batches(asked, "better", METHODS["better"], ModelFacts("fake", "fake-1"), 16) == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments_it_ends_with_the_records_of_an_undisturbed_run(tmp_path, undisturbed, seed):
+    rng = random.Random(seed)
+    for _ in range(5):
+        worker = FORK.Process(target=run, args=(tmp_path, FakeVLM(seconds=0.0003)))
+        worker.start()
+        time.sleep(rng.uniform(0.01, 0.15))
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        if (tmp_path / FILE).exists() and rng.random() < 0.7:  # the kill tore the last line, or several
+            size = (tmp_path / FILE).stat().st_size
+            os.truncate(tmp_path / FILE, max(0, size - rng.randrange(2000)))
+    run(tmp_path)
+    assert lines(tmp_path) == undisturbed
+
+
+def test_processes_that_share_a_folder_neither_lose_nor_double_an_answer(tmp_path, undisturbed):
+    workers = [FORK.Process(target=run, args=(tmp_path, FakeVLM(seconds=0.0002))) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert lines(tmp_path) == undisturbed
+
+
+def test_a_failing_item_is_an_error_of_its_own_and_its_neighbours_are_answered(tmp_path):
+    task = run(tmp_path, FakeVLM(fails=["test/5.png"]), tasks=["fake-captions"]).tasks["fake-captions"]
+    [failed] = [record for record in task.records("better") if record.error]
+    assert failed.text is None and failed.error == "ValueError: cannot see test/5.png"
+    assert task.failed("better") == 1 and task.scores("better").n == 39
+    assert any("1 of 40 failed, first with ValueError" in problem for problem in task.problems())
+
+
+def test_a_failed_item_is_tried_again_by_the_next_run(tmp_path, undisturbed):
+    run(tmp_path, FakeVLM(fails=["test/5.png"]))
+    healed = run(tmp_path)
+    assert healed.problems() == [] and healed.tasks["fake-captions"].failed("better") == 0
+
+
+def test_one_failure_in_more_than_a_hundred_is_tolerated_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setitem(REGISTRY, "many", lambda data=None: FakeCaptions(n=200))
+    found = run(tmp_path, FakeVLM(fails=["test/5.png"]), tasks=["many"], curve=False)
+    assert found.problems() == [] and found.tasks["many"].failed("better") == 1
+
+
+def test_answers_that_cannot_be_read_are_a_problem(tmp_path):
+    class Mumbling(FakeVLM):
+        def speak(self, picture, question, bias):
+            return "Perhaps."
+
+    found = run(tmp_path, Mumbling(), tasks=["fake-questions"], curve=False).problems()
+    assert any("better: 60 of 60 answers could not be read" in problem for problem in found)
+
+
+def test_a_method_that_never_acted_is_a_problem_that_says_why(tmp_path):
+    found = run(
+        tmp_path, tasks=["fake-captions"], methods={"idle": FakeMethod("idle", fires=False)}, curve=False
+    )
+    assert found.problems() == ["fake-captions, idle: the method never acted (too far)"]
+
+
+def test_another_model_is_not_mixed_into_a_folder(tmp_path):
+    run(tmp_path)
+    other = FakeVLM()
+    other.fingerprint = "other-2"
+    with pytest.raises(StoreError, match=r"holds answers of fake.*--out"):
+        run(tmp_path, other)
+
+
+def test_the_curve_is_drawn_once_and_a_method_is_compared_at_its_own_recall(tmp_path):
+    task = run(tmp_path).tasks["fake-captions"]
+    at = task.at_equal("better")["CHAIR_S"]
+    assert at.inside and at.at == task.sample("better").value("recall")
+    assert at.difference.low <= 0 <= at.difference.high  # the fake method is itself but a shorter caption
+    assert task.at_equal(VANILLA) == {}
+    assert run(tmp_path).tasks["fake-questions"].at_equal("better")["accuracy"].x == "yes_ratio"
+
+
+def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):
+    task = run(tmp_path, tasks=["fake-captions"], methods={"terse": FakeMethod("terse", 8.0)}).tasks[
+        "fake-captions"
+    ]
+    assert task.at_equal("terse")["CHAIR_S"].inside
+    assert "shorter:bias=9" in task.curve
+
+
+def test_a_run_is_read_back_from_its_folder_alone(tmp_path):
+    made = run(tmp_path)
+    read = Run.load(tmp_path)
+    for name, task in made.tasks.items():
+        assert read.tasks[name].scores("better").metrics == task.scores("better").metrics
+        assert read.tasks[name].changed("better") == task.changed("better") > 0
+        assert read.tasks[name].fired("better") == len(task.items)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(StoreError, match=r"run\.json is missing"):
+        Run.load(tmp_path)
+
+
+def test_limit_split_and_token_cap_are_part_of_what_is_asked(tmp_path):
+    task = load_task("fake-captions")
+    asked = Asked.of("fake-captions", task, split="validation", limit=7, max_new_tokens=5)
+    found = run(tmp_path, tasks=[asked], curve=False).tasks["fake-captions"]
+    record = found.records("better")[0]
+    assert len(found.items) == 7 and record.question.item == "validation-0"
+    assert record.question.generation == {"max_new_tokens": 5, "do_sample": False}
+    assert record.extra["settings"] == {"task": "fake-captions", "n": 40}
