@@ -83,10 +83,10 @@ def sinkhorn(
             C = C.masked_fill(~real, 0.0)
         # The one look before the loop: which form each problem takes; a spread of -inf marks an empty problem.
         spread = (high - low).tolist()
-        for b, value in enumerate(spread):
+        for i, value in enumerate(spread):
             if math.isnan(value) or value == math.inf:
                 raise ValueError(
-                    f"the cost of problem {b} holds NaN or infinity; transport needs finite costs"
+                    f"the cost of problem {i} holds NaN or infinity; transport needs finite costs"
                 )
         kernel = [i for i, value in enumerate(spread) if 0 <= value <= SAFE_EXPONENT * eps]
         log = [i for i, value in enumerate(spread) if value > SAFE_EXPONENT * eps]
