@@ -1,0 +1,33 @@
+"""`python -m airvlm.cli.tables [README.md]`: writes the tables of models and methods between their markers."""
+
+import re
+import sys
+from pathlib import Path
+
+from airvlm.cli.methods import methods_markdown
+from airvlm.cli.models import models_markdown
+
+__all__ = ["updated"]
+
+
+def updated(text: str) -> str:
+    """The text with each `<!-- name -->...<!-- /name -->` filled in."""
+    for name, table in (("models", models_markdown()), ("methods", methods_markdown())):
+        block = f"<!-- {name} -->\n{table}\n<!-- /{name} -->"
+        text, found = re.subn(
+            rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, block=block: block, text, flags=re.S
+        )
+        if found != 1:
+            raise ValueError(
+                f"the text has {found} blocks <!-- {name} --> ... <!-- /{name} -->, one is needed"
+            )
+    return text
+
+
+def main(path: Path) -> None:
+    """Rewrite the file in place."""
+    path.write_text(updated(path.read_text()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "README.md"))
