@@ -1,0 +1,231 @@
+"""POPE: "Is there a ... in the image?" about objects that are there and objects that are not (Li et al., 2023).
+
+Knows nothing about models. Takes the nine official files (COCO, A-OKVQA, GQA; random, popular, adversarial) from the
+user's folder, or makes questions of the three kinds from any annotated set of pictures (`build_questions`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from .base import Item, Metric, Scores, Task, TaskDataMissing, read_records
+from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
+
+__all__ = ["PROMPTS", "SETTINGS", "Pope", "build_questions", "pope_question"]
+
+Setting = Literal["random", "popular", "adversarial", "all"]
+SETTINGS: tuple[Setting, ...] = ("random", "popular", "adversarial")
+DATASETS = ("coco", "aokvqa", "gqa")
+# What the papers put after the question; "plain" is POPE's own.
+PROMPTS: dict[str, str] = {
+    "plain": "",
+    "yesno": " Please answer yes or no.",
+    "vcd": " Please answer this question with one word.",
+    "clearsight": " Please just answer yes or no.",
+    "llava": "\nAnswer the question using a single word or phrase.",
+}
+_OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
+
+
+def pope_question(name: str) -> str:
+    """The benchmark's question about an object, with the right article."""
+    return f"Is there {'an' if name[:1].lower() in 'aeiou' else 'a'} {name} in the image?"
+
+
+def build_questions(
+    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = 3, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Questions about pictures with known objects: image id -> names, most prominent first.
+
+    For each picture the first `per_picture` objects are asked for, and as many absent ones: drawn at random, the most
+    frequent of the set, or those seen most often together with what is in the picture. Pictures with fewer objects
+    are left out. The records have the official files' keys.
+    """
+    frequency = Counter(name for names in objects.values() for name in set(names))
+    together: dict[str, Counter[str]] = {name: Counter() for name in frequency}
+    for names in objects.values():
+        for name in set(names):
+            together[name].update(set(names) - {name})
+    rank = {name: (-count, name) for name, count in frequency.items()}
+    records: list[dict[str, Any]] = []
+    for image, names in objects.items():
+        present = list(dict.fromkeys(names))
+        absent = sorted(set(frequency) - set(present), key=rank.__getitem__)
+        if len(present) < per_picture or len(absent) < per_picture:
+            continue
+        if setting == "random":
+            wrong = random.Random(f"{seed}:{image}").sample(sorted(absent), per_picture)
+        elif setting == "popular":
+            wrong = absent[:per_picture]
+        elif setting == "adversarial":
+            wrong = []
+            for name in present[:per_picture]:  # each object brings the companion it is seen with most
+                left = [other for other in absent if other not in wrong]
+                wrong.append(min(left, key=lambda other: (-together[name][other], rank[other])))
+        else:
+            raise ValueError(f"no kind of question {setting!r}; there are {', '.join(SETTINGS)}")
+        for right, missing in zip(present, wrong, strict=False):
+            for name, label in ((right, "yes"), (missing, "no")):
+                number = len(records) + 1
+                question = pope_question(name)
+                records.append({"question_id": number, "image": image, "text": question, "label": label})
+    return records
+
+
+@dataclass(frozen=True)
+class Pope(Task):
+    """POPE; `all` settings or datasets are scored together and one by one."""
+
+    dataset: str = "coco"  # coco, aokvqa, gqa, or all
+    setting: Setting = "all"
+    parser: str = "strict"  # see yesno.PARSERS
+    prompt_style: str = "plain"  # see PROMPTS
+
+    name: ClassVar[str] = "pope"
+    kind = "yesno"
+    max_new_tokens: ClassVar[int] = 16
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {"parser": name} for name in PARSERS}
+    source: ClassVar[str] = "POPE's files, e.g. coco_pope_random.json, and the pictures, in --data FOLDER"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        folder = self.folder("POPE's files (coco_pope_random.json, ..) and their pictures")
+        datasets = DATASETS if self.dataset == "all" else (self.dataset,)
+        settings = SETTINGS if self.setting == "all" else (self.setting,)
+        found: list[Item] = []
+        for dataset in datasets:
+            for setting in settings:
+                name = f"{dataset}_pope_{setting}.json"
+                items = _items(read_records(_find(folder, name)), f"{dataset}-{setting}", setting)
+                found += [_with_picture(item, folder) for item in items[:limit]]
+        return found
+
+    def prompt(self, item: Item) -> str:
+        if self.prompt_style not in PROMPTS:
+            raise ValueError(f"no prompt style {self.prompt_style!r}; there are: {', '.join(PROMPTS)}")
+        return item.question + PROMPTS[self.prompt_style]
+
+    def parse(self, item: Item, text: str) -> YesNo | None:
+        return read_yes_no(text, item.truth, self.parser)
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        return yes_no_scores(items, answers, self.parser, group="setting")
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """Answers as JSON lines (question_id, text), against a POPE file; or answers that carry their label."""
+        records = read_records(answers)
+        texts = [_text(record, answers, number) for number, record in enumerate(records, 1)]
+        if truth is None and not all("label" in record for record in records):
+            return self._without_labels(texts)
+        known = records if truth is None else read_records(truth)
+        labels = records if truth is None else _matched(records, known, answers, truth)
+        scores = self.score(_items(labels, "", "given"), texts)
+        if len(labels) < len(known):
+            scores = replace(scores, notes=(f"{len(labels)} of {len(known)} questions are answered",))
+        return scores
+
+    def _without_labels(self, texts: Sequence[str]) -> Scores:
+        details: list[dict[str, Any]] = []
+        for number, text in enumerate(texts, 1):
+            row: dict[str, Any] = {"id": str(number), "answer": text}
+            if PARSERS[self.parser].sees_label:
+                row |= {
+                    f"parsed_if_{label}": read_yes_no(text, label, self.parser) for label in ("yes", "no")
+                }
+            else:
+                row["parsed"] = read_yes_no(text, "yes", self.parser)
+            details.append(row)
+        said = [row.get("parsed", row.get("parsed_if_yes")) for row in details]
+        counts = [{"n": 1.0, "yes": float(s == "yes"), "unparsed": float(s is None)} for s in said]
+        only = {"yes_ratio": Metric(_yes_ratio, "neither")}
+        note = "no labels: give the POPE file with --truth for accuracy and F1"
+        return Scores(counts, only, [row["id"] for row in details], details, (note,))
+
+
+def _yes_ratio(counts: Mapping[str, Any]) -> Any:
+    return 100 * counts["yes"] / counts["n"]
+
+
+def _text(record: Mapping[str, Any], path: Path, number: int) -> str:
+    for key in ("text", "answer", "response", "prediction", "output"):
+        if isinstance(record.get(key), str):
+            return str(record[key])
+    raise ValueError(f"{path}, record {number}: no answer under text, answer, response, prediction or output")
+
+
+def _matched(
+    records: Sequence[Mapping[str, Any]], labels: Sequence[Mapping[str, Any]], answers: Path, truth: Path
+) -> list[Mapping[str, Any]]:
+    """The label record of each answer: by question id where both files have one, else by line."""
+    if all("question_id" in record for record in [*records, *labels]):
+        by_id = {str(label["question_id"]): label for label in labels}
+        absent = [str(r["question_id"]) for r in records if str(r["question_id"]) not in by_id]
+        if absent:
+            raise ValueError(
+                f"{truth} has no question {absent[0]} (and {len(absent) - 1} others of {answers})"
+            )
+        matched = [by_id[str(record["question_id"])] for record in records]
+    elif len(records) == len(labels):
+        matched = list(labels)
+    else:
+        raise ValueError(f"{answers} has {len(records)} answers, {truth} has {len(labels)} questions")
+    strange = [
+        (asked, known)
+        for record, label in zip(records, matched, strict=True)
+        if (asked := _asked(record.get("prompt", record.get("question"))))
+        and (known := _asked(label["text"]))
+        if asked != known
+    ]
+    if len(strange) > len(records) // 20:
+        raise ValueError(
+            f"{answers} does not answer {truth}: it was asked {strange[0][0]!r}, not {strange[0][1]!r}"
+        )
+    return matched
+
+
+def _asked(question: Any) -> str | None:
+    match = _OBJECT.search(question) if isinstance(question, str) else None
+    return match[1].lower() if match else None
+
+
+def _items(records: Sequence[Mapping[str, Any]], source: str, setting: str) -> list[Item]:
+    items = []
+    for number, record in enumerate(records, 1):
+        label = str(record["label"]).strip().lower()
+        if label not in {"yes", "no"}:
+            raise ValueError(
+                f"question {record.get('question_id', number)}: the label is {label!r}, not yes or no"
+            )
+        image = str(record.get("image", number))
+        question = str(record.get("text", ""))
+        key = f"{source}-{record.get('question_id', number)}".strip("-")
+        items.append(Item(key, image, question, label, {"picture": image, "setting": setting}))
+    return items
+
+
+def _find(folder: Path, name: str) -> Path:
+    dataset = name.split("_")[0]
+    for place in (
+        folder,
+        folder / "pope",
+        folder / dataset,
+        folder / "pope" / dataset,
+        folder / "POPE" / dataset,
+    ):
+        if (place / name).exists():
+            return place / name
+    raise TaskDataMissing(f"pope: no {name} in {folder} or its pope/ or {dataset}/ folder")
+
+
+def _with_picture(item: Item, folder: Path) -> Item:
+    for place in ("", "val2014", "images", "images/val2014", "gqa", "gqa/images", "images/gqa"):
+        if (path := folder / place / str(item.image)).exists():
+            return Item(item.id, path, item.question, item.truth, item.meta)
+    raise TaskDataMissing(
+        f"pope: no picture {item.image} in {folder} or its val2014/, images/ or gqa/ folder"
+    )
