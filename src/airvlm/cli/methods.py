@@ -1,6 +1,6 @@
 """`airvlm methods`: every method, every field, its meaning and default.
 
-A field's meaning is the comment beside it in the source, so that there is one place to read and to write it.
+A field's meaning is what its declaration says, or the comment beside it: there is one place to read and to write it.
 """
 
 import ast
@@ -68,11 +68,15 @@ def facts(name: str) -> dict[str, Any]:
         return {"mechanism": "the model as it is", "paper": "", "cost": "", "fields": []}
     notes = field_notes(type(method))
     fields = [
-        {"name": f.name, "default": _spelled(getattr(method, f.name)), "meaning": notes.get(f.name, "")}
+        {
+            "name": f.name,
+            "default": _spelled(getattr(method, f.name)),
+            "meaning": f.metadata.get("help") or notes.get(f.name, ""),
+        }
         for f in dataclasses.fields(method)  # type: ignore[arg-type]
     ]
     kind = type(method)
-    return {"mechanism": kind.mechanism, "paper": kind.paper, "cost": kind.forwards, "fields": fields}
+    return {"mechanism": kind.mechanism, "paper": kind.publication, "cost": kind.forwards, "fields": fields}
 
 
 def _spelled(value: Any) -> str:
