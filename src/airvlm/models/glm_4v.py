@@ -8,22 +8,25 @@ Here the ids are as many as the rows: begin-of-image, one `image_token_id` for e
 Knows nothing of files, weight names, tokenizers or prompts.
 """
 
+# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import GenerationMixin, GlmConfig, GlmModel, PreTrainedConfig, PreTrainedModel
+from torch import Tensor
+from transformers import GlmConfig, GlmModel, PreTrainedConfig
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling, ModelOutput
-from transformers.modeling_utils import slice_logits_to_keep
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.glm.modeling_glm import GlmRMSNorm
-from transformers.utils.generic import can_return_tuple
 
 from .glm_vision import Glm4VVision, Glm4VVisionConfig
+from .official_config import OfficialConfig
+from .picture_lm import PictureForConditionalGeneration, PictureModel
 
+# A stored buffer whose values the original does not use either: angles are computed in fp32.
+UNUSED_WEIGHTS = [r"rotary_pos_emb\.inv_freq"]
 # The official vocabulary ends with end_of_image and two video tokens; the padded rows after them are free. The next
 # model of the family calls the first of them <|image|>, and so do we.
 IMAGE_TOKEN_AFTER_EOI = 3
@@ -34,12 +37,21 @@ class Glm4VTextConfig(GlmConfig):
     base_config_key = "text_config"
 
 
-class Glm4VConfig(PreTrainedConfig):
+class Glm4VConfig(OfficialConfig):
     """The official file's fields, and the two sub-configurations that transformers' machinery expects."""
 
     model_type = "chatglm"
     sub_configs_defaults = {"text_config": Glm4VTextConfig, "vision_config": Glm4VVisionConfig}
     keys_to_ignore_at_inference = ["past_key_values"]
+    released = {
+        "add_bias_linear": False,
+        "rmsnorm": True,
+        "post_layer_norm": True,
+        "apply_residual_connection_post_layernorm": False,
+        "fp32_residual_connection": False,
+        "original_rope": True,
+        "pre_seq_len": None,
+    }
 
     num_layers: int = 40
     padded_vocab_size: int = 151552
@@ -65,21 +77,29 @@ class Glm4VConfig(PreTrainedConfig):
     eoi_token_id: int = 151340
     pad_token_id: int | None = 151329
     eos_token_id: int | list[int] | None = None
+    image_token_id: int | None = None  # of a picture's rows; None: the first free id
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
     use_cache: bool = True
-    text_config: dict[str, Any] | PreTrainedConfig | None = None
-    vision_config: dict[str, Any] | PreTrainedConfig | None = None
+    text_config: Any = None
+    vision_config: Any = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._refuse_what_no_release_has()
+        self.refuse_other_than_released("GLM-4V")
+        if self.image_token_id is None:
+            self.image_token_id = self.eoi_token_id + IMAGE_TOKEN_AFTER_EOI
+        if self.image_token_id >= self.padded_vocab_size:
+            raise ValueError(
+                f"GLM-4V configuration: no free id is left for picture rows (eoi_token_id {self.eoi_token_id}, "
+                f"padded_vocab_size {self.padded_vocab_size})."
+            )
         if self.eos_token_id is None:
             self.eos_token_id = [151329, 151336, 151338]
         if not isinstance(self.vision_config, PreTrainedConfig):
             widths = {"output_size": self.hidden_size, "output_inner_size": self.ffn_hidden_size}
             self.vision_config = {**(self.vision_config or {}), **widths}
-        if self.text_config is None:
-            self.text_config = self._text()
+        if not isinstance(self.text_config, PreTrainedConfig):
+            self.text_config = {**self._text(), **(self.text_config or {})}
         super().__post_init__(**kwargs)
         if self.dtype is not None:
             self.text_config.dtype = self.vision_config.dtype = self.dtype
@@ -111,31 +131,10 @@ class Glm4VConfig(PreTrainedConfig):
             "eos_token_id": self.eos_token_id,
         }
 
-    def _refuse_what_no_release_has(self) -> None:
-        released = {
-            "add_bias_linear": False,
-            "rmsnorm": True,
-            "post_layer_norm": True,
-            "apply_residual_connection_post_layernorm": False,
-            "fp32_residual_connection": False,
-            "original_rope": True,
-            "pre_seq_len": None,
-        }
-        for field, only in released.items():
-            if getattr(self, field) != only:
-                raise ValueError(
-                    f"GLM-4V configuration: {field}={getattr(self, field)!r} is not supported, only {only!r}; "
-                    "the released GLM-4V checkpoint has no other value. Is this the config.json of another model?"
-                )
-        if self.image_token_id >= self.padded_vocab_size:
-            raise ValueError(
-                f"GLM-4V configuration: no free id is left for picture rows (eoi_token_id {self.eoi_token_id}, "
-                f"padded_vocab_size {self.padded_vocab_size})."
-            )
-
     @property
-    def image_token_id(self) -> int:
-        return self.eoi_token_id + IMAGE_TOKEN_AFTER_EOI
+    def image_rows(self) -> int:
+        """Rows a picture becomes, without the two around it."""
+        return int(self.vision_config.rows)
 
 
 class Glm4VRMSNorm(GlmRMSNorm):
@@ -156,30 +155,32 @@ class Glm4VTextModel(GlmModel):
             layer.post_attention_layernorm = Glm4VRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_init()
 
-
-@dataclass
-class Glm4VOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-
-
-class Glm4VPreTrainedModel(PreTrainedModel):
-    config_class = Glm4VConfig
-    base_model_prefix = "model"
-    input_modalities = ("image", "text")
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["GlmDecoderLayer", "VisionBlock", "Adapter"]
-    _skip_keys_device_placement = ["past_key_values"]
-    # a stored buffer whose values the original does not use either: angles are computed in fp32
-    _keys_to_ignore_on_load_unexpected = [r"rotary_pos_emb\.inv_freq"]
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_compile_fullgraph = False
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        if attention_mask is None and past_key_values is None:
+            # Without a mask transformers would take the repeated positions of a picture for packed sequences.
+            attention_mask = torch.ones(
+                inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device
+            )
+        output: BaseModelOutputWithPast = super().forward(
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        if output.past_key_values is not None and position_ids is not None:
+            output.past_key_values.last_positions = position_ids[:, -1:]
+        return output
 
 
 def picture_positions(is_picture: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -190,8 +191,12 @@ def picture_positions(is_picture: Tensor, attention_mask: Tensor | None) -> Tens
     return ((real & ~follows).long().cumsum(-1) - 1).clamp(min=0)
 
 
-class Glm4VModel(Glm4VPreTrainedModel):
-    """Tower and decoder; a picture's rows and the two around them replace the embeddings of their ids."""
+class Glm4VModel(PictureModel):
+    """A picture's rows and the two learned ones around them replace the embeddings of their ids."""
+
+    config_class = Glm4VConfig
+    _no_split_modules = ["GlmDecoderLayer", "VisionBlock", "Adapter"]
+    _keys_to_ignore_on_load_unexpected = UNUSED_WEIGHTS
 
     def __init__(self, config: Glm4VConfig) -> None:
         super().__init__(config)
@@ -199,158 +204,62 @@ class Glm4VModel(Glm4VPreTrainedModel):
         self.language_model = Glm4VTextModel(config.text_config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.language_model.embed_tokens
+    def picture_rows(self, features: Tensor) -> Tensor:
+        return features[:, 1:-1]
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.language_model.embed_tokens = value
-
-    @can_return_tuple
-    def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
-        """Pixels (N, 3, H, W) -> `pooler_output`: one (rows, hidden) tensor per picture, without the two around it."""
-        output = self.visual(pixel_values)
-        output.pooler_output = list(output.pooler_output[:, 1:-1])
-        return output
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        pixel_values: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
-        image = (mm_encoder_outputs or {}).get("image")
-        if image is not None and pixel_values is not None:
-            raise ValueError("Give pixel_values or mm_encoder_outputs, not both.")
-        if pixel_values is not None:
-            image = self.get_image_features(pixel_values, return_dict=True)
-        if position_ids is None:
-            position_ids = self._positions(input_ids, inputs_embeds, attention_mask, past_key_values)
-        if inputs_embeds is None:
-            inputs_embeds = self.get_input_embeddings()(input_ids)
-        if image is not None:
-            if input_ids is None:
-                raise ValueError("Pictures need input_ids, which say where they go; inputs_embeds do not.")
-            inputs_embeds = self._with_pictures(input_ids, inputs_embeds, image.pooler_output)
-        if attention_mask is None and past_key_values is None:
-            # Without a mask transformers would take the repeated positions of a picture for packed sequences.
-            attention_mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
-        output: BaseModelOutputWithPast = self.language_model(
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        if output.past_key_values is not None:
-            output.past_key_values.last_positions = position_ids[:, -1:]
-        return output
-
-    def _with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, features: list[Tensor]) -> Tensor:
-        is_picture = input_ids == self.config.image_token_id
-        rows = torch.cat(list(features)).to(inputs_embeds)  # (pictures * rows, hidden), in reading order
+    def with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, rows: Tensor, pictures: int) -> Tensor:
+        config, device = self.config, inputs_embeds.device
+        is_picture = input_ids == config.image_token_id
         if int(is_picture.sum()) != len(rows):
             raise ValueError(
-                f"The prompts hold {int(is_picture.sum())} ids {self.config.image_token_id} for picture rows, but "
-                f"{len(features)} pictures give {len(rows)} rows. Build prompts with the processor, which writes one id "
-                "for each row between begin_of_image and end_of_image."
+                f"The prompts hold {int(is_picture.sum())} ids {config.image_token_id} for picture rows, but "
+                f"{pictures} pictures give {len(rows)} rows. Build prompts with the processor, which writes one id for each row."
             )
-        mask = is_picture.to(inputs_embeds.device)[..., None]
-        inputs_embeds = inputs_embeds.masked_scatter(mask, rows)
-        # The two ids around a picture take the tower's learned rows; standing alone they are ordinary tokens.
+        inputs_embeds = inputs_embeds.masked_scatter(is_picture.to(device)[..., None], rows)
+        # The ids around a picture take the tower's learned rows; standing alone they are ordinary tokens.
         none = torch.zeros_like(is_picture[:, :1])
-        before = torch.cat([is_picture[:, 1:], none], dim=1) & (input_ids == self.config.boi_token_id)
-        after = torch.cat([none, is_picture[:, :-1]], dim=1) & (input_ids == self.config.eoi_token_id)
+        before = torch.cat([is_picture[:, 1:], none], dim=1) & (input_ids == config.boi_token_id)
+        after = torch.cat([none, is_picture[:, :-1]], dim=1) & (input_ids == config.eoi_token_id)
         for edge, where in ((self.visual.boi, before), (self.visual.eoi, after)):
-            row = edge.to(inputs_embeds) / self.config.vision_config.scaling_factor  # (1, 1, hidden)
-            inputs_embeds = torch.where(where.to(inputs_embeds.device)[..., None], row, inputs_embeds)
+            row = edge.to(inputs_embeds) / config.vision_config.scaling_factor  # (1, 1, hidden)
+            inputs_embeds = torch.where(where.to(device)[..., None], row, inputs_embeds)
         return inputs_embeds
 
-    def _positions(
+    def positions(
         self,
         input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
+        inputs_embeds: Tensor,
         attention_mask: Tensor | None,
         past_key_values: Cache | None,
     ) -> Tensor:
-        ids = input_ids if input_ids is not None else inputs_embeds
-        assert ids is not None
+        batch, length = inputs_embeds.shape[:2]
+        device = inputs_embeds.device
         last = getattr(past_key_values, "last_positions", None)
         if last is not None:  # a hand-written loop over a cache: go on where it ended
-            return last.to(ids.device) + torch.arange(1, ids.shape[1] + 1, device=ids.device)
-        seen = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        if seen:
+            onward: Tensor = last.to(device) + torch.arange(1, length + 1, device=device)
+            return onward
+        if past_key_values is not None and int(past_key_values.get_seq_length()):
             raise ValueError("This cache was not filled by this model: give position_ids with it.")
-        plain = torch.zeros(ids.shape[:2], dtype=torch.bool, device=ids.device)
-        is_picture = plain if input_ids is None else input_ids == self.config.image_token_id
-        mask = attention_mask if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2 else None
-        return picture_positions(is_picture, mask)
+        is_picture = torch.zeros(batch, length, dtype=torch.bool, device=device)
+        if input_ids is not None:
+            is_picture = (input_ids == self.config.image_token_id).to(device)
+        counted = isinstance(attention_mask, Tensor) and attention_mask.ndim == 2
+        return picture_positions(is_picture, attention_mask.to(device) if counted else None)  # type: ignore[union-attr]  # counted
 
 
-class Glm4VForConditionalGeneration(Glm4VPreTrainedModel, GenerationMixin):
-    _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
+class Glm4VForConditionalGeneration(PictureForConditionalGeneration):
+    config_class = Glm4VConfig
+    base = Glm4VModel
+    _no_split_modules = Glm4VModel._no_split_modules
+    _keys_to_ignore_on_load_unexpected = UNUSED_WEIGHTS
 
-    def __init__(self, config: Glm4VConfig) -> None:
-        super().__init__(config)
-        self.model = Glm4VModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.padded_vocab_size, bias=False)
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
-        return self.model.get_image_features(pixel_values, **kwargs)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        pixel_values: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        logits_to_keep: int | Tensor = 0,
-        mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
-        **kwargs: Any,
-    ) -> Glm4VOutput:
-        output = self.model(
-            input_ids=input_ids,
-            pixel_values=pixel_values,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            mm_encoder_outputs=mm_encoder_outputs,
-            **kwargs,
-        )
-        logits = self.lm_head(slice_logits_to_keep(output.last_hidden_state, logits_to_keep))
-        loss = None
-        if labels is not None:
-            vocab = self.config.padded_vocab_size
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab, **kwargs)
-        return Glm4VOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=output.past_key_values,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
-
-    def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
+    def _prepare_position_ids_for_generation(
+        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]
+    ) -> Tensor:
         """Picture positions for a prompt; later tokens go on from the last one, as `generate` does by itself."""
         ids = model_kwargs.get("input_ids")
         ids = inputs_tensor if ids is None or ids.shape[1] == 0 else ids
-        if ids.is_floating_point() or model_kwargs.get("past_key_values") is not None:
+        if ids.is_floating_point():  # embeddings, which say nothing of pictures
             positions: Tensor = super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
             return positions
         return picture_positions(ids == self.config.image_token_id, model_kwargs.get("attention_mask"))

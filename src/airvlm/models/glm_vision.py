@@ -3,6 +3,8 @@
 Knows pixels and features; knows nothing of text, of where the rows go, or of checkpoints.
 """
 
+# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+
 from __future__ import annotations
 
 from typing import Any
@@ -55,12 +57,14 @@ class PatchEmbedding(nn.Module):
         self.position_embedding = nn.Embedding(config.num_positions, config.hidden_size)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.proj(pixels.to(self.proj.weight)).flatten(2).transpose(1, 2)  # (N, patches, width), row-major
+        x = (
+            self.proj(pixels.to(self.proj.weight)).flatten(2).transpose(1, 2)
+        )  # (N, patches, width), row-major
         x = torch.cat([self.cls_embedding.expand(len(x), 1, -1), x], dim=1)
         if x.shape[1] != self.position_embedding.num_embeddings:
             raise ValueError(
-                f"GLM-4V has positions for {self.position_embedding.num_embeddings - 1} patches and got {x.shape[1] - 1} "
-                f"from pixels of {tuple(pixels.shape[-2:])}: prepare pictures with the model's own processor."
+                f"GLM-4V has positions for {self.position_embedding.num_embeddings - 1} patches and got "
+                f"{x.shape[1] - 1} from pixels of {tuple(pixels.shape[-2:])}: use the model's own processor."
             )
         return x + self.position_embedding.weight
 
@@ -153,7 +157,9 @@ class Glm4VVision(PreTrainedModel):
         for layer in self.layers:
             x = layer(x)
         side = self.config.image_size // self.config.patch_size
-        grid = x[:, 1:].transpose(1, 2).unflatten(-1, (side, side))  # (N, width, side, side), class token dropped
+        grid = (
+            x[:, 1:].transpose(1, 2).unflatten(-1, (side, side))
+        )  # (N, width, side, side), class token dropped
         rows = self.linear_proj(self.conv(grid).flatten(2).transpose(1, 2))  # (N, (side / 2)^2, hidden)
         boi, eoi = (edge.to(rows).expand(len(rows), 1, -1) for edge in (self.boi, self.eoi))
         features = torch.cat([boi, rows, eoi], dim=1) / self.config.scaling_factor

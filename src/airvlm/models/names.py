@@ -7,7 +7,16 @@ cut; knows nothing of files.
 
 from __future__ import annotations
 
-from transformers.core_model_loading import Chunk, Split, WeightConverter, WeightRenaming, WeightTransform
+from collections.abc import Iterable
+
+from transformers.core_model_loading import (
+    Chunk,
+    Split,
+    WeightConverter,
+    WeightRenaming,
+    WeightTransform,
+    rename_source_key,
+)
 
 # (pattern in the official name, ours); renamings run first, then at most one cut
 QWEN_NAMES = (
@@ -57,3 +66,11 @@ def glm_conversions() -> list[WeightTransform]:
     # keys and values have fewer heads than queries: three unequal pieces
     cuts = [WeightConverter(source, list(targets), [Split(dim=0)]) for source, targets in GLM_CUTS]
     return [*(WeightRenaming(*pair) for pair in GLM_NAMES), *cuts]
+
+
+def official_names(ours: Iterable[str], conversions: list[WeightTransform]) -> set[str]:
+    """The names under which a checkpoint stores a model whose parameters are `ours`."""
+    back = [transform.reverse_transform() for transform in reversed(conversions)]
+    renamings = [transform for transform in back if isinstance(transform, WeightRenaming)]
+    joins = [transform for transform in back if isinstance(transform, WeightConverter)]
+    return {rename_source_key(name, renamings, joins, reverse=True)[0] for name in ours}

@@ -78,9 +78,12 @@ class QwenVLRotary(nn.Module):
 
 
 class QwenVLAttention(Qwen2Attention):
-    """Qwen2's projections and caches; rotation in fp32 and log-n on the queries."""
+    """Qwen2's projections and caches; rotation in fp32 and log-n on the queries.
 
-    def forward(  # type: ignore[override]  # takes `rope`, which Qwen2Model hands through to every layer
+    `rope` reaches it as an extra argument that Qwen2Model hands through to every layer.
+    """
+
+    def forward(
         self,
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
@@ -94,7 +97,9 @@ class QwenVLAttention(Qwen2Attention):
             project(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, heads, L, d)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        cos, sin, logn = (None if t is None else t.to(q.device) for t in rope)  # layers may sit on many devices
+        cos, sin, logn = (
+            None if t is None else t.to(q.device) for t in rope
+        )  # layers may sit on many devices
         dtype, q, k = q.dtype, q.float(), k.float()
         q = (q * cos + rotate_half(q) * sin).to(dtype)
         k = (k * cos + rotate_half(k) * sin).to(dtype)
@@ -124,7 +129,7 @@ class QwenVLTextModel(Qwen2Model):
         self.rope = QwenVLRotary(config)
         self.post_init()
 
-    def forward(  # type: ignore[override]  # one argument more than Qwen2's
+    def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | dict[str, Tensor] | None = None,

@@ -4,6 +4,8 @@ Knows pixels and features; knows nothing of text, of where the rows go, or of ch
 The computation is the one of the released model: see the notes at each place where it departs from a plain ViT.
 """
 
+# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+
 from __future__ import annotations
 
 import math
@@ -108,7 +110,7 @@ class Resampler(nn.Module):
     def __init__(self, config: QwenVLVisionConfig) -> None:
         super().__init__()
         dim = config.output_dim
-        self.heads = dim // RESAMPLER_HEAD_DIM
+        self.heads = max(dim // RESAMPLER_HEAD_DIM, 1)
         self.query = nn.Parameter(torch.empty(config.n_queries, dim))
         self.pos_embed = nn.Parameter(torch.empty(config.n_queries, dim), requires_grad=False)
         self.kv_proj = nn.Linear(config.width, dim, bias=False)
