@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig
 
-from airvlm import tiny
+from airvlm import models, tiny
 
 __all__ = ["LoadError", "fingerprint", "load_parts"]
 
@@ -46,7 +46,11 @@ def load_parts(
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" and device_map is None else "auto"
     where: dict[str, Any] = {"dtype": dtype, "device_map": device_map, **options}
-    model, processor = _from_pretrained(str(folder or source), trust_remote_code, where)
+    config = _config(str(folder or source))
+    if models.recognises(config):
+        model, processor = models.load(folder or str(source), **where)
+    else:
+        model, processor = _from_pretrained(str(folder or source), trust_remote_code, where)
     if adapter is not None:
         model = _with_adapter(model, str(adapter))
     if device_map is None:
@@ -72,6 +76,15 @@ def _local_folder(source: str | Path) -> Path | None:
     ):
         raise LoadError(f"no such model folder: {source}")
     return None
+
+
+def _config(source: str) -> dict[str, Any]:
+    """config.json, which says whether transformers has the model, or we do (airvlm.models)."""
+    try:
+        config: dict[str, Any] = PreTrainedConfig.get_config_dict(source)[0]
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
+    return config
 
 
 def _from_pretrained(source: str, trust_remote_code: bool, where: dict[str, Any]) -> tuple[nn.Module, Any]:
