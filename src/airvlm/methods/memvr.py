@@ -1,0 +1,249 @@
+"""MemVR: look twice (ICML 2025). The picture's own tokens are mixed into a feed-forward where the model is unsure.
+
+After each layer of a window the entropy lens asks how unsure the next token is; the first unsure layer l makes
+layer l + 1 mix phi(x Z') Z into its feed-forward output, y = (1 - alpha) ffn + alpha |ffn|/|a| a, once a pass.
+
+`faithful=True` computes what the published code does, its flaws included:
+  * |.| is one mean over the whole batch, so that rows and padding influence one another;
+  * one decision a pass from the batch's summed entropy, and without a cache one decision for all positions;
+  * every row is given the last picture of the last row;
+  * Qwen and GLM read the lens without the final norm, use SiLU, and scale Z by mean |W_up| / mean |Z|;
+  * layers from 31 on keep a mixing ratio of 0, so that injection into the last layer does nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from airvlm.methods.base import Call, Intervention, Method, Run, Step
+from airvlm.methods.lens import EntropyLens, Trigger
+from airvlm.methods.tally import Counts, Tally
+from airvlm.reinforcement import Activation, identity, literal_term, norm, term
+from airvlm.report import Report
+
+__all__ = ["PRESETS", "MemVR", "Preset", "preset"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What the published scripts use for one kind of model."""
+
+    window: tuple[int, int]  # layers l with first < l < last may trigger, of 32
+    alpha: float  # of the MME and MM-Vet scripts; CHAIR hard-codes the same for LLaVA
+    phi: Literal["identity", "silu"]  # published activation
+    normed: bool  # whether the published lens applies the final norm
+
+
+PRESETS = {
+    "llava": Preset((5, 16), 0.12, "identity", True),
+    "qwen": Preset((9, 16), 0.28, "silu", False),
+    "glm": Preset((9, 16), 0.28, "silu", False),
+}
+DEPTH = 32  # decoder layers of the models the published windows were chosen on
+DEAD_LAYERS = 31  # the published code sets its ratio in range(31)
+
+
+def preset(family: str) -> Preset:
+    """The preset of a model type; families without a script of their own take LLaVA's."""
+    name = next((kind for kind in ("qwen", "glm") if kind in family), "llava")
+    return PRESETS[name]
+
+
+@dataclass(frozen=True)
+class MemVR(Method):
+    """Memory-space visual retracing."""
+
+    name: ClassVar[str] = "memvr"
+    publication: ClassVar[str] = "Look twice before you answer (ICML 2025, arXiv 2410.03577)"
+    mechanism: ClassVar[str] = (
+        "where a middle layer is unsure, the next one's feed-forward is shown the picture again"
+    )
+    forwards: ClassVar[str] = "1, and a head for each layer that looks"
+
+    # share of the picture in the mix; None is the published value: 0.12, for Qwen and GLM 0.28; 0 is off
+    alpha: float | None = None
+    threshold: float = 0.75  # entropy of the ten likeliest tokens above which a layer is unsure, 0 to 1
+    # layers l with first < l < last look, l + 1 acts; None is (5, 16), for Qwen and GLM (9, 16), of 32 layers
+    window: tuple[int, int] | None = None
+    phi: Literal["identity", "silu"] | None = (
+        None  # activation; None is identity, or when faithful the published one
+    )
+    faithful: bool = False  # compute what the published code does, flaws included
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha = {self.alpha}: the share of the picture lies between 0 and 1")
+        if self.phi not in (None, "identity", "silu"):
+            raise ValueError(f"phi = {self.phi!r}: choose identity or silu")
+
+    def begin(self, run: Run) -> Intervention:
+        return Retracing(run, self)
+
+    def looking(self, family: str, depth: int) -> range:
+        """The layers that may trigger in a decoder of `depth` layers; each acts on the next."""
+        first, last = self.window or preset(family).window
+        if self.window is None and not self.faithful:
+            first = int(first * depth / DEPTH)
+            last = max(first + 2, round(last * depth / DEPTH))
+        layers = range(max(first + 1, 0), min(last, depth - 1))  # the last layer has no next one
+        if not layers:
+            raise ValueError(
+                f"window = ({first}, {last}): no layer of the decoder's {depth} lies between and has a next"
+            )
+        return layers
+
+
+class Retracing(Intervention):
+    """One run of MemVR."""
+
+    decodes = True
+
+    def __init__(self, run: Run, memvr: MemVR) -> None:
+        super().__init__(run)
+        self.memvr = memvr
+        published = preset(run.anatomy.family)
+        self.alpha = published.alpha if memvr.alpha is None else memvr.alpha
+        kind = memvr.phi or (published.phi if memvr.faithful else "identity")
+        self.phi: Activation = silu if kind == "silu" else identity
+        self.lens = EntropyLens(
+            run.anatomy,
+            Trigger(memvr.threshold, normed=published.normed or not memvr.faithful, pooled=memvr.faithful),
+        )
+        self.tally = Tally()
+        self.rows = 0  # of the caller's batch
+        self.showing: Tensor | None = None  # (rows,) rows with a picture
+        self.highest: Tensor | None = None  # (rows,) largest entropy seen
+        self._memory: tuple[Tensor, Tensor] | None = None  # (B, S, d) and its mask (B, S)
+        self._fires: Tensor | None = None  # (B, L)
+        if self.alpha:
+            self.watched = memvr.looking(run.anatomy.family, len(run.anatomy.layers))
+            self.layers = [layer + 1 for layer in self.watched]
+
+    def call(self, call: Call) -> None:
+        self.tally.clear()
+        self.highest = None
+
+    def embeds(self, step: Step, inputs_embeds: Tensor) -> None:
+        self.rows = step.rows
+        self._fires = None
+        if step.visual is not None:
+            take = _last_picture if self.memvr.faithful else _pictures
+            self._memory = take(inputs_embeds, step.visual)
+            self.showing = step.visual[:: step.expand].any(-1)
+        elif step.fresh:
+            self._memory = self.showing = None
+        if self._memory is not None and self.alpha:
+            self.lens.begin(step, self._memory[1].any(-1))
+
+    def hidden(self, step: Step, layer: int, h: Tensor) -> None:
+        if self._memory is None:
+            return
+        self._fires = self.lens.look(step, h)
+        assert self.lens.highest is not None
+        highest = self.lens.highest.view(step.rows, -1).amax(-1)
+        if self.highest is not None and self.highest.shape == highest.shape:
+            highest = torch.maximum(self.highest.to(highest.device), highest)
+        self.highest = highest
+
+    def ffn(self, step: Step, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
+        fires, self._fires = self._fires, None
+        if fires is None or self._memory is None or (self.memvr.faithful and layer >= DEAD_LAYERS):
+            return None
+        Z, mask = (t.to(y.device) for t in self._memory)
+        if self.memvr.faithful:
+            a = literal_term(x, Z * self._scale(layer, Z, mask), self.phi, mask)  # (B, L, d) float32
+            size, length = y.float().abs().mean(), a.abs().mean()
+        else:
+            a = term(x, Z, self.phi, mask).float()
+            size, length = y.float().abs().mean(-1, keepdim=True), a.abs().mean(-1, keepdim=True)
+        mixed = (1 - self.alpha) * y.float() + self.alpha * size / length.clamp_min(1e-30) * a
+        acts = fires.to(y.device).unsqueeze(-1) & (length > 0)  # (B, L, 1)
+        new = torch.where(acts, mixed.to(y.dtype), y)
+        change = norm(new.float() - y.float()) / norm(y).clamp_min(1e-30)
+        self.tally.add(layer, _without_padding(change.squeeze(-1), step), step.rows)
+        return new
+
+    def _scale(self, layer: int, Z: Tensor, mask: Tensor) -> Tensor:
+        """mean |W_up| / mean |Z|. With phi = identity it cancels, and no weight is read."""
+        if self.phi is identity:
+            return Z.new_ones(())
+        weight = _up_projection(self.run.anatomy.ffns[layer])
+        real = mask.sum() * Z.shape[-1]
+        return (weight.float().abs().mean() / (Z.float().abs().sum() / real)).to(Z)
+
+    def report(self) -> Report:
+        counts = self.tally.rows(self.rows)
+        showing = [False] * self.rows if self.showing is None else self.showing.tolist()
+        highest = [0.0] * self.rows if self.highest is None else self.highest.tolist()
+        # At most one layer a pass and copy of a row, so that a row's passes are the sum over its layers.
+        passes = [sum(v[3] for v in row.layers.values()) for row in counts]
+        rows = tuple(self._report(*row) for row in zip(counts, showing, highest, passes, strict=True))
+        whole = Counts.joined(counts), any(showing), max(highest, default=0.0), max(passes, default=0)
+        return self._report(*whole, rows=rows)
+
+    def _report(self, counts: Counts, shows: bool, highest: float, passes: int, **more: Any) -> Report:
+        if not self.alpha:
+            reason = "its alpha is 0"
+        elif not shows:
+            reason = "there is no picture in this row"
+        else:
+            reason = f"no layer's entropy passed {self.memvr.threshold:g}; the highest was {highest:.3g}"
+        return Report(
+            method=self.memvr.to_json(),
+            fired=counts.tokens > 0,
+            reason=None if counts.tokens else reason,
+            layers=tuple(sorted(counts.layers)),
+            tokens=counts.tokens,
+            passes=passes,
+            norm_ratio=counts.ratio,
+            silent=not self.alpha,
+            extra={"highest_entropy": highest},
+            **more,
+        )
+
+
+def _pictures(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
+    """Every row's visual tokens: (B, S, d) and which of them are real (B, S)."""
+    counts = visual.sum(-1)  # (B,)
+    S = int(counts.max())
+    order = visual.int().sort(dim=-1, descending=True, stable=True).indices[:, :S]  # visual positions first
+    mask = torch.arange(S, device=visual.device) < counts.unsqueeze(-1)
+    Z = embeds.gather(1, order.to(embeds.device).unsqueeze(-1).expand(-1, -1, embeds.shape[-1]))
+    mask = mask.to(embeds.device)
+    return Z.masked_fill(~mask.unsqueeze(-1), 0.0), mask
+
+
+def _last_picture(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
+    """The last run of visual tokens of the last row that has any, for all rows alike."""
+    row = int(visual.any(-1).nonzero()[-1])
+    positions = visual[row].nonzero().flatten()
+    breaks = (positions.diff() != 1).nonzero().flatten()
+    start = int(breaks[-1]) + 1 if len(breaks) else 0
+    Z = embeds[row, positions[start:].to(embeds.device)]  # (S, d)
+    B = embeds.shape[0]
+    return Z.expand(B, -1, -1), torch.ones(B, len(Z), dtype=torch.bool, device=embeds.device)
+
+
+def _without_padding(ratio: Tensor, step: Step) -> Tensor:
+    """Positions that are only padding do not count as changed tokens."""
+    mask = step.attention_mask
+    if step.decode or mask is None or mask.shape[-1] < step.length:
+        return ratio
+    return ratio * (mask[:, : step.length] if step.fresh else mask[:, -step.length :]).to(ratio)
+
+
+def _up_projection(ffn: nn.Module) -> Tensor:
+    """W_up of a feed-forward, which the published code reads to scale its memory."""
+    for name in ("up_proj", "gate_up_proj", "dense_h_to_4h", "w1"):
+        weight = getattr(getattr(ffn, name, None), "weight", None)
+        if isinstance(weight, Tensor) and weight.is_floating_point() and not weight.is_meta:
+            return weight.chunk(2)[1] if name == "gate_up_proj" else weight
+    raise ValueError(
+        f"{type(ffn).__name__} has no readable up projection, which faithful=True with phi='silu' scales by; "
+        "use phi='identity', where the scale cancels, or faithful=False"
+    )
