@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ class Run:
         self.steps = 0  # forward passes seen by the top-level hook
         self.image_steps = 0  # of these, passes with image rows
         self.decoded = 0  # passes in which the decoder's own hook ran
+        self._layers_seen: Counter[int] = Counter()  # passes in which a feed-forward's hook ran
         self._batch: tuple[int, int] | None = None  # rows and prompt length of the generate call under way
         self._step: Step | None = None
         self._stack: ExitStack | None = None
@@ -115,6 +117,11 @@ class Run:
             problem = (
                 f"{type(self.anatomy.decoder).__name__} ran without its hooks. Is it compiled or wrapped? Undo "
                 "that, or pass an Anatomy(...) that names the module really called"
+            )
+        elif any(self._layers_seen[i] < self.decoded for i in self.intervention.layers):
+            problem = (
+                "feed-forwards ran without their hooks in some passes. Is a layer compiled or wrapped? Undo that, "
+                "or pass an Anatomy(...) that names the modules really called"
             )
         if problem is not None:
             raise NeverFired(f"{self.method.name} could not act: {problem}.")
@@ -289,6 +296,7 @@ class Run:
         step = self._step
         if step is None:
             return None
+        self._layers_seen[i] += 1
         shape = y.shape
         if y.dim() == 2:  # a mixture of experts that sees its tokens in one row: (B * L, d)
             x, y = (t.view(-1, step.length, t.shape[-1]) for t in (x, y))
@@ -301,7 +309,7 @@ class Method:
     """Base of every method: a frozen dataclass whose fields are its configuration."""
 
     name: ClassVar[str] = ""  # as the registry and the command line spell it
-    paper: ClassVar[str] = ""  # where it was published
+    publication: ClassVar[str] = ""  # where it was published
     mechanism: ClassVar[str] = ""  # what it does, in one line
     forwards: ClassVar[str] = ""  # what it costs, in forward passes
     needs_images: ClassVar[bool] = True  # cannot act on a prompt without a picture
@@ -369,4 +377,8 @@ def _stay_eager(call: Call) -> None:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether the module runs a graph that may have been traced before."""
-    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+    if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+        return True
+    return hasattr(
+        module.__dict__.get("forward"), "_torchdynamo_orig_callable"
+    )  # forward = torch.compile(forward)
