@@ -53,7 +53,9 @@ TASKS: dict[str, TaskEntry] = {
         for setting in ("random", "popular", "adversarial")
     },
     "amber": TaskEntry("amber:Amber", "AMBER, descriptions: CHAIR, Cover, Hal, Cog"),
-    "amber-yesno": TaskEntry("amber:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"),
+    "amber-yesno": TaskEntry(
+        "amber_yesno:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"
+    ),
     "object-halbench": TaskEntry(
         "object_halbench:ObjectHalBench", "Object HalBench: response and mention rates"
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = ["lemmas", "noun_lemma", "verb_lemma"]
+__all__ = ["lemmas", "noun_lemma", "nouns", "verb_lemma"]
 
 # Names of objects (or halves of their names) that are verbs as well, so that "seated" becomes "seat".
 _VERBS = frozenset(
@@ -129,6 +129,8 @@ def noun_lemma(word: str) -> str:
     """A noun in the singular; words that only look like plurals stay as they are."""
     if word in _NOUNS:
         return _NOUNS[word]
+    if word.endswith(("sss", "iss")):  # a plural -s on a word that has one already
+        return word[:-1]
     if word in _UNCHANGED or word.endswith(("ss", "us", "is", "'s")) or len(word) < 4:
         return word
     if word.endswith("men") and word != "specimen" and len(word) > 5:
@@ -137,3 +139,37 @@ def noun_lemma(word: str) -> str:
         if word.endswith(plural):
             return word[: -len(plural)] + one
     return word
+
+
+# Never nouns in descriptions, or mostly verbs even after an article.
+_NEVER_NOUNS = frozenset("hot sailing sounds supports".split())
+_VERBS_AFTER_TO = frozenset(
+    """board book watch drink fish train sink light support brush paddle skate ski cook file lock plug tap tape track
+    wire ring ship rock pack note switch lounge water duck fence sign""".split()
+)
+_NOT_INFINITIVE = frozenset("next close adjacent addition due similar attached closer".split())
+_NOUNS_LIKE_VERBS = frozenset("ring string building ceiling railing evening morning clothing".split())
+
+
+def nouns(tokens: Sequence[str]) -> list[str]:
+    """The lemmas of the tokens that stand as nouns; case is kept, so that "Sky" at a sentence's start is not "sky"."""
+    return [noun_lemma(token) for i, token in enumerate(tokens) if _is_noun(tokens, i)]
+
+
+def _is_noun(tokens: Sequence[str], i: int) -> bool:
+    token = tokens[i]
+    before = tokens[i - 1] if i else "."
+    earlier = tokens[i - 2] if i > 1 else "."
+    if (
+        token in _NEVER_NOUNS
+        or (token == "net" and before == "and")
+        or (token == "glasses" and before == "wearing")
+    ):
+        return False
+    if token == "can":  # "can be seen"
+        return before in _DETERMINERS
+    if token.endswith("ing") and token not in _NOUNS_LIKE_VERBS:  # "a painting", but "is painting"
+        return before in _BEFORE_NOUNS
+    if before == "to" and token in _VERBS_AFTER_TO:  # "preparing to board", but "next to water"
+        return earlier in _NOT_INFINITIVE
+    return not (token.endswith("s") and before in {"he", "she", "it", "who"})  # "as she skates"

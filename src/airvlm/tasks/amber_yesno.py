@@ -1,0 +1,122 @@
+"""AMBER's yes/no questions: existence, attribute (state, number, action) and relation.
+
+Knows nothing about models. The positive class is "no", and F1 is computed from rounded precision and recall, as the
+official script does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from .amber import NEED, amber_file, amber_files, amber_picture, read_amber_answers
+from .base import Counts, Item, Metric, Ratio, Scores, Task, read_records
+from .yesno import YesNo, read_yes_no
+
+__all__ = ["AmberYesNo"]
+
+
+@dataclass(frozen=True)
+class OfficialF1:
+    """AMBER's F1: from precision and recall rounded to one decimal; the positive class is "no"."""
+
+    group: str
+    guard: float
+
+    def __call__(self, counts: Counts) -> Any:
+        said = np.asarray(counts[f"{self.group}.said_no"], dtype=float)
+        truly = np.asarray(counts[f"{self.group}.no"], dtype=float)
+        both = np.asarray(counts[f"{self.group}.both_no"], dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p, r = np.round(100 * both / said, 1) / 100, np.round(100 * both / truly, 1) / 100
+            return 200 * p * r / (p + r + self.guard)
+
+
+_GROUPS = {  # annotation type -> the group it is reported in
+    "discriminative-hallucination": "existence",
+    "discriminative-attribute-state": "attribute",
+    "discriminative-attribute-number": "attribute",
+    "discriminative-attribute-action": "attribute",
+    "discriminative-relation": "relation",
+    "relation": "relation",
+}
+
+
+@dataclass(frozen=True)
+class AmberYesNo(Task):
+    """AMBER's discriminative part: accuracy, and precision, recall and F1 of the answer "no"."""
+
+    parser: Literal["strict", "official"] = "strict"  # official: the answer is "Yes" or "No" to the letter
+
+    name: ClassVar[str] = "amber-yesno"
+    kind = "yesno"
+    max_new_tokens: ClassVar[int] = 16
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "strict": {"parser": "strict"},
+        "official": {"parser": "official"},
+    }
+    source: ClassVar[str] = "AMBER, discriminative; --data FOLDER with its data files and image/"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        folder = self.folder(NEED)
+        notes = amber_files(folder).annotations
+        return [
+            Item(
+                id=str(query["id"]),
+                image=amber_picture(folder, query["image"]),
+                question=query["query"],
+                truth=notes[int(query["id"])]["truth"],
+                meta={"picture": query["image"], "type": notes[int(query["id"])]["type"]},
+            )
+            for query in read_records(amber_file(folder, "query_discriminative.json"))[:limit]
+        ]
+
+    def parse(self, item: Item, text: str) -> YesNo | None:
+        if self.parser == "official":
+            exact: dict[str, YesNo] = {"Yes": "yes", "No": "no"}
+            return exact.get(text)
+        return read_yes_no(text, item.truth, "strict")
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        per_item: list[dict[str, float]] = []
+        details: list[dict[str, Any]] = []
+        groups = ["all"]
+        for item, answer in zip(items, answers, strict=True):
+            said = None if answer is None else self.parse(item, answer)
+            group = _GROUPS[item.meta["type"]]
+            groups += [group] if group not in groups else []
+            counts: dict[str, float] = (
+                {"missing": 1.0} if answer is None else {"unparsed": float(said is None)}
+            )
+            for name in ("all", group) if answer is not None else ():
+                counts[f"{name}.n"] = 1.0
+                counts[f"{name}.correct"] = float(said == item.truth)
+                counts[f"{name}.said_no"] = float(said == "no")
+                counts[f"{name}.no"] = float(item.truth == "no")
+                counts[f"{name}.both_no"] = float(said == "no" == item.truth)
+            per_item.append(counts)
+            details.append(
+                {"id": item.id, "label": item.truth, "parsed": said, "correct": said == item.truth}
+            )
+        metrics: dict[str, Metric] = {}
+        for name in groups:
+            tail = "" if name == "all" else f"-{name}"
+            metrics[f"accuracy{tail}"] = Metric(Ratio(f"{name}.correct", f"{name}.n"))
+            metrics[f"precision{tail}"] = Metric(Ratio(f"{name}.both_no", f"{name}.said_no"))
+            metrics[f"recall{tail}"] = Metric(Ratio(f"{name}.both_no", f"{name}.no"))
+            metrics[f"f1{tail}"] = Metric(OfficialF1(name, 0.001 if name == "existence" else 0.0001))
+        return Scores(per_item, metrics, [item.picture for item in items], details)
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """A JSON list of {"id", "response"}, against AMBER's data folder; descriptions among them are left out."""
+        files, pairs = read_amber_answers(answers, truth or self.data)
+        kept = [(number, text) for number, text in pairs if files.annotations[number]["type"] in _GROUPS]
+        if not kept:
+            raise ValueError(f"{answers} answers none of AMBER's yes/no questions: score it with amber")
+        notes = files.annotations
+        items = [Item(str(n), None, "", notes[n]["truth"], {"type": notes[n]["type"]}) for n, _ in kept]
+        return self.score(items, [text for _, text in kept])
