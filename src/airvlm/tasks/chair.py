@@ -83,6 +83,7 @@ class Chair(Task):
         "pattern": {"words": "pattern", "truth_words": "pattern"},
         "wordnet": {"words": "wordnet", "truth_words": "pattern"},  # as OPERA's and MemVR's tables were made
         "wordnet-truth": {"words": "wordnet", "truth_words": "wordnet"},
+        "exact": {"words": "exact", "truth_words": "exact"},  # without either library's accidents
         "pattern-complete": {"words": "pattern", "truth_words": "pattern", "drop_incomplete": True},
         "wordnet-complete": {"words": "wordnet", "truth_words": "pattern", "drop_incomplete": True},
     }

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from .base import Item, Metric, Scores, Task, TaskDataMissing, read_records
 from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 
-__all__ = ["PROMPTS", "SETTINGS", "Pope", "build_questions", "pope_question"]
+__all__ = ["PROMPTS", "SETTINGS", "Pope", "build_questions", "pope_question", "spread"]
 
 Setting = Literal["random", "popular", "adversarial", "all"]
 SETTINGS: tuple[Setting, ...] = ("random", "popular", "adversarial")
@@ -36,6 +36,13 @@ _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
 def pope_question(name: str) -> str:
     """The benchmark's question about an object, with the right article."""
     return f"Is there {'an' if name[:1].lower() in 'aeiou' else 'a'} {name} in the image?"
+
+
+def spread(limit: int | None, parts: int) -> list[int | None]:
+    """A limit on all items as limits on equal parts."""
+    if limit is None:
+        return [None] * parts
+    return [limit // parts + (part < limit % parts) for part in range(parts)]
 
 
 def build_questions(
@@ -97,12 +104,12 @@ class Pope(Task):
         folder = self.folder("POPE's files (coco_pope_random.json, ..) and their pictures")
         datasets = DATASETS if self.dataset == "all" else (self.dataset,)
         settings = SETTINGS if self.setting == "all" else (self.setting,)
+        files = [(dataset, setting) for dataset in datasets for setting in settings]
         found: list[Item] = []
-        for dataset in datasets:
-            for setting in settings:
-                name = f"{dataset}_pope_{setting}.json"
-                items = _items(read_records(_find(folder, name)), f"{dataset}-{setting}", setting)
-                found += [_with_picture(item, folder) for item in items[:limit]]
+        for (dataset, setting), share in zip(files, spread(limit, len(files)), strict=True):
+            records = read_records(_find(folder, f"{dataset}_pope_{setting}.json"))
+            items = _items(records, f"{dataset}-{setting}", setting)
+            found += [_with_picture(item, folder) for item in items[:share]]
         return found
 
     def prompt(self, item: Item) -> str:

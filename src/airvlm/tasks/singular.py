@@ -1,4 +1,4 @@
-"""Words to their base forms, in the two ways in which published CHAIR figures were made.
+"""Words to their base forms, in the two ways in which published CHAIR figures were made, and a plain third one.
 
 Knows nothing about objects or metrics.
 
@@ -6,6 +6,7 @@ Knows nothing about objects or metrics.
 "bus" into "bu" and "ties" into "ty", so that these are not counted, and "men" into "man".
 `wordnet`: tokens are tagged, and lemmatised according to their tag. It leaves "men" alone and turns the verb form
 "seated" into "seat", so that a chair is counted.
+`exact`: nouns lose their plural ending and nothing else happens; no published figure uses it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from .lemmas import lemmas
+from .lemmas import lemmas, noun_lemma
 
 __all__ = ["Words", "base_forms", "singular"]
 
-Words = Literal["pattern", "wordnet"]
+Words = Literal["pattern", "wordnet", "exact"]
+# Where `exact` is right and a lemmatiser's choice is not.
+_EXACT = {"vases": "vase", "men": "man", "geese": "goose"}
 
 # Left alone, and so is every word that is the tail of one of them ("ass" of "glass" is not: only whole tails count).
 _UNCHANGED = """bison bream breeches britches carp chassis clippers cod contretemps corps debris diabetes djinn eland
@@ -85,7 +88,9 @@ def base_forms(tokens: Sequence[str], words: Words) -> list[str]:
         return [singular(token) for token in tokens]
     if words == "wordnet":
         return lemmas(tokens)
-    raise ValueError(f"no way {words!r} to find base forms; there are pattern and wordnet")
+    if words == "exact":
+        return [_EXACT.get(token) or noun_lemma(token) for token in tokens]
+    raise ValueError(f"no way {words!r} to find base forms; there are pattern, wordnet and exact")
 
 
 @lru_cache(maxsize=1 << 16)

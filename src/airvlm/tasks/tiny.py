@@ -1,0 +1,149 @@
+"""The built-in tasks, on the embedded model's own world: no data, no network.
+
+Knows the bundled scenes and their truth, nothing about the model. `tiny-chair` is CHAIR, `tiny-pope` is POPE, and
+`tiny-existence`, `-count`, `-position` and `-colour` ask two questions a picture, one answered by yes and one by no,
+in the manner of MME's hallucination subset.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from airvlm import tiny
+from airvlm.tiny import grammar
+from airvlm.tiny.world import COLOURS, OBJECTS
+
+from .base import Item, Metric, Ratio, Scores, Task
+from .chair import CHAIR_METRICS, Chair
+from .pope import SETTINGS, Pope, Setting, spread
+from .singular import Words
+from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
+
+__all__ = ["TinyChair", "TinyPope", "TinyYesNo"]
+
+Subtask = Literal["existence", "count", "position", "colour"]
+
+
+@dataclass(frozen=True)
+class TinyChair(Chair):
+    """CHAIR on the bundled scenes; every word that the world knows is found, in both numbers."""
+
+    words: Words = "exact"
+
+    name: ClassVar[str] = "tiny-chair"
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "exact": {"words": "exact"},
+        "pattern": {"words": "pattern"},
+        "wordnet": {"words": "wordnet"},
+        "exact-complete": {"words": "exact", "drop_incomplete": True},
+    }
+    source: ClassVar[str] = "bundled scenes of the embedded model's world"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        return [
+            Item(scene.id, scene.path, grammar.DESCRIBE, sorted(scene.names), {"context": scene.context})
+            for scene in tiny.scenes(split)[:limit]
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        return Task.settings(self)
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        return replace(super().score(items, answers), definitions=CHAIR_METRICS)
+
+
+@dataclass(frozen=True)
+class TinyPope(Pope):
+    """POPE on the bundled scenes."""
+
+    dataset: str = "tiny"
+    setting: Setting = "all"
+
+    name: ClassVar[str] = "tiny-pope"
+    max_new_tokens: ClassVar[int] = 8
+    source: ClassVar[str] = "bundled scenes of the embedded model's world"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        settings = SETTINGS if self.setting == "all" else (self.setting,)
+        paths = {scene.id: scene.path for scene in tiny.scenes(split)}
+        found: list[Item] = []
+        for setting, share in zip(settings, spread(limit, len(settings)), strict=True):
+            for question in tiny.questions(split, setting)[:share]:
+                meta = {"picture": question.scene, "setting": setting, "object": question.object}
+                key = f"{setting}-{question.id}"
+                found.append(Item(key, paths[question.scene], question.text, question.label, meta))
+        return found
+
+
+@dataclass(frozen=True)
+class TinyYesNo(Task):
+    """Two questions a picture on existence, number, place or the background's colour."""
+
+    subtask: Subtask = "existence"
+    parser: str = "strict"
+    seed: int = 0  # of which object is asked for, and of the wrong value
+
+    name: ClassVar[str] = "tiny-yesno"
+    kind = "yesno"
+    max_new_tokens: ClassVar[int] = 8
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {"parser": name} for name in PARSERS}
+    source: ClassVar[str] = "bundled scenes of the embedded model's world"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        found: list[Item] = []
+        for scene in tiny.scenes(split):
+            if limit is not None and len(found) >= limit:
+                break
+            draw = random.Random(f"{self.seed} {self.subtask} {scene.id}")
+            for number, exchange in enumerate(_pair(self.subtask, scene, draw)):
+                meta = {"picture": scene.id, "first": number == 0}
+                key = f"{self.subtask}-{scene.id}-{number}"
+                found.append(Item(key, scene.path, exchange.question, exchange.answer.lower(), meta))
+        return found[:limit]
+
+    def parse(self, item: Item, text: str) -> YesNo | None:
+        return read_yes_no(text, item.truth, self.parser)
+
+    def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
+        """Accuracy, and accuracy+: pictures with both questions right; MME's score is their sum."""
+        scores = yes_no_scores(items, answers, self.parser)
+        right: dict[str, list[bool]] = {}
+        for item, detail in zip(items, scores.details, strict=True):
+            right.setdefault(item.picture, []).append(bool(detail.get("correct")))
+        per_item = [dict(counts) for counts in scores.per_item]
+        for i, item in enumerate(items):  # a picture counts once, with its first question
+            if item.meta["first"] and "missing" not in per_item[i]:
+                per_item[i] |= {"pictures": 1.0, "both": float(all(right[item.picture]))}
+        extra = {"accuracy+": Metric(Ratio("both", "pictures")), "score": Metric(_score)}
+        return replace(scores, per_item=per_item, definitions={**scores.definitions, **extra})
+
+
+def _score(counts: Mapping[str, Any]) -> Any:
+    return Ratio("correct", "n")(counts) + Ratio("both", "pictures")(counts)
+
+
+def _pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) -> tuple[grammar.Exchange, ...]:
+    """A question answered by yes and one answered by no; nothing, where the scene does not allow both."""
+    if subtask == "existence":
+        absent = draw.choice([name for name in OBJECTS if name not in scene.names])
+        return grammar.existence(draw.choice(scene.names), True), grammar.existence(absent, False)
+    if subtask == "count":
+        name = draw.choice(scene.names)
+        n = sum(placed.name == name for placed in scene.objects)
+        wrong = draw.choice([other for other in (1, 2, 3) if other != n])
+        return grammar.counting(name, n, n), grammar.counting(name, n, wrong)
+    if subtask == "position":
+        lone = [o for o in scene.objects if sum(p.name == o.name for p in scene.objects) == 1]
+        if not lone:
+            return ()
+        placed = draw.choice(lone)
+        true = grammar.place(placed.x, placed.y)
+        wrong_place = draw.choice([place for place in grammar.PLACES if place != true])
+        return grammar.located(placed.name, true, true), grammar.located(placed.name, true, wrong_place)
+    if subtask == "colour":
+        wrong_colour = draw.choice([colour for colour in COLOURS if colour != scene.colour])
+        return grammar.coloured(scene.colour, scene.colour), grammar.coloured(scene.colour, wrong_colour)
+    raise ValueError(f"no questions on {subtask!r}; there are existence, count, position, colour")
