@@ -1,5 +1,6 @@
 """Loading: what a model may be loaded from, what is refused, and when two models are the same."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,15 +96,15 @@ def test_an_adapter_acts_and_air_acts_on_top_of_it(folder: Path, tmp_path: Path)
     assert tuned.fingerprint != base.fingerprint
     vanilla = tuned.ask(picture, QUESTION, max_new_tokens=8)
     assert vanilla.text != base.ask(picture, QUESTION, max_new_tokens=8).text
-    reinforced = tuned.ask(
-        picture, QUESTION, method=AIR.paper(keep=2, patches=4, top_q=4, strength=0.8), max_new_tokens=8
-    )
-    assert reinforced.report is not None
-    assert reinforced.report.fired
-    assert reinforced.text != vanilla.text
-    silent = AIR.paper(keep=2, patches=4, top_q=4, strength=0.0)
-    assert tuned.ask(picture, QUESTION, method=silent, max_new_tokens=8).text == vanilla.text
-    assert tuned.ask(picture, QUESTION, max_new_tokens=8).text == vanilla.text
+    air = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
+    report = tuned.ask(picture, QUESTION, method=air, max_new_tokens=8).report
+    assert report is not None
+    assert report.fired
+    likely = tuned.likelihood(picture, QUESTION, ["yes", "no"])
+    assert tuned.likelihood(picture, QUESTION, ["yes", "no"], method=air) != likely
+    off = replace(air, strength=0.0)
+    assert tuned.likelihood(picture, QUESTION, ["yes", "no"], method=off) == likely
+    assert tuned.likelihood(picture, QUESTION, ["yes", "no"]) == likely
 
 
 def test_an_adapter_with_pickled_weights_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests import tiny_models
 from tests.checkpoints import save_llava
 
 QUESTION = "is there a fork in the image ?"
-METHOD = AIR.paper(keep=2, patches=4, top_q=4, strength=0.8)
+METHOD = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
 
 
 @pytest.fixture(scope="module")
