@@ -7,6 +7,7 @@ random models have four layers, few tokens and confident logits, so layers and t
 from dataclasses import dataclass
 
 from airvlm.methods.base import Method
+from airvlm.methods.memvr import MemVR
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,14 @@ class Case:
     on: Method
     off: Method | None = None  # None: the method has no strength that means nothing
     images_only: bool = True  # leaves rows without a picture alone
+    compile: bool = (
+        False  # also tested on compiled models: one method of each kind of hook, as compiling is slow
+    )
+    reads_features: bool = True  # works when features are given instead of pixels
 
 
 METHODS: list[Case] = []
+
+METHODS += [
+    Case("memvr", MemVR(alpha=0.3, threshold=0.3, window=(-1, 3)), MemVR(alpha=0.0)),
+]
