@@ -54,6 +54,7 @@ class Run:
         self.steps = 0  # forward passes seen by the top-level hook
         self.image_steps = 0  # of these, passes with image rows
         self.decoded = 0  # passes in which the decoder's own hook ran
+        self._spoken = 0  # passes in which the hook on the model's output ran
         self._layers_seen: Counter[int] = Counter()  # passes in which a feed-forward's hook ran
         self._batch: tuple[int, int] | None = None  # rows and prompt length of the generate call under way
         self._step: Step | None = None
@@ -123,6 +124,8 @@ class Run:
                 "feed-forwards ran without their hooks in some passes. Is a layer compiled or wrapped? Undo that, "
                 "or pass an Anatomy(...) that names the modules really called"
             )
+        elif self.intervention.speaks and self._spoken < self.steps:
+            problem = "the model's output was not hooked in some passes. Is the model compiled or wrapped? Undo that"
         if problem is not None:
             raise NeverFired(f"{self.method.name} could not act: {problem}.")
 
@@ -216,6 +219,8 @@ class Run:
 
         stack.callback(self.model.register_forward_pre_hook(top, with_kwargs=True).remove)
         stack.callback(self.anatomy.decoder.register_forward_pre_hook(decoder, with_kwargs=True).remove)
+        if self.intervention.speaks:
+            self._say(stack)
         for i in self.intervention.watched:
             self._watch(i, stack)
         for i in self.intervention.layers:
@@ -248,6 +253,13 @@ class Run:
             return (new, *out[1:]) if isinstance(out, tuple) else new
 
         stack.callback(self.anatomy.ffns[i].register_forward_hook(post, with_kwargs=True).remove)
+
+    def _say(self, stack: ExitStack) -> None:
+        def post(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+            if not self._skip(kwargs.get("input_ids", args[0] if args else None)):
+                self._logits(out)
+
+        stack.callback(self.model.register_forward_hook(post, with_kwargs=True).remove)
 
     # -- the passes; a graph that is being compiled breaks here rather than bake our state into itself
 
@@ -290,6 +302,17 @@ class Run:
     def _hidden(self, i: int, h: Tensor) -> None:
         if self._step is not None:
             self.intervention.hidden(self._step, i, h)
+
+    @torch.compiler.disable
+    def _logits(self, out: Any) -> None:
+        if self._step is None:
+            return
+        if getattr(out, "logits", None) is None:
+            raise ValueError(f"{self.method.name} changes the model's logits: call it with return_dict=True.")
+        self._spoken += 1
+        new = self.intervention.logits(self._step, out.logits)
+        if new is not None:
+            out.logits = new
 
     @torch.compiler.disable
     def _ffn(self, i: int, x: Tensor, y: Tensor) -> Tensor | None:

@@ -80,6 +80,7 @@ class Intervention:
 
     layers: Sequence[int] = ()  # decoder layers whose feed-forward output it may change
     watched: Sequence[int] = ()  # decoder layers whose output it reads
+    speaks: bool = False  # changes the model's logits
     decodes: bool = False  # acts on decode steps too, so that no compiled graph may skip it
 
     def __init__(self, run: Run) -> None:
@@ -107,6 +108,10 @@ class Intervention:
 
     def ffn(self, step: Step, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
         """The feed-forward's input x and output y (B, L, d), or the replacement of y."""
+        return None
+
+    def logits(self, step: Step, logits: Tensor) -> Tensor | None:
+        """The model's logits (B, L or fewer, V), or their replacement."""
         return None
 
     def report(self) -> Report:
