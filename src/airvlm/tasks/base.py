@@ -105,6 +105,11 @@ class Scores:
         totals = self._totals(self.matrix.sum(axis=0))
         return {name: float(metric.formula(totals)) for name, metric in self.definitions.items()}
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """Every count, summed over the items."""
+        return {name: float(value) for name, value in zip(self.names, self.matrix.sum(axis=0), strict=True)}
+
     def resampled(self, metric: str, weights: NDArray[Any]) -> NDArray[np.float64]:
         """A metric on resamples: weights (B, items) says how often each draw holds each item; gives (B,)."""
         sums = np.asarray(weights, dtype=np.float64) @ self.matrix  # (B, counts)
@@ -198,7 +203,7 @@ class Task:
         return replace(self, **self.variants[name])
 
     def settings(self) -> dict[str, Any]:
-        """Everything that decides a score besides the answers; stored with every record."""
+        """Everything that decides a score besides the answers; stored with every run."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "data"}
         return {"task": self.name, **{k: str(v) if isinstance(v, Path) else v for k, v in own.items()}}
 

@@ -36,6 +36,8 @@ def read_captions(path: Path) -> list[tuple[str, str]]:
         pairs = next((v for v in (records[0].get("hyp"), records[0]) if isinstance(v, Mapping)), {})
         if pairs and all(isinstance(text, str) for text in pairs.values()):
             return [(image_id(image), text) for image, text in pairs.items()]
+    if len({json.dumps(record.get("method")) for record in records if "fingerprint" in record}) > 1:
+        raise ValueError(f"{path} holds answers of several methods; leave one of them in a file of its own")
     found = []
     for number, record in enumerate(records, 1):
         text = next((record[key] for key in _TEXT_KEYS if key in record), None)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airvlm import tiny
 from airvlm.tiny import grammar
 from airvlm.tiny.world import COLOURS, OBJECTS
 
+from .answer_files import answers_by_id
 from .base import Item, Metric, Ratio, Scores, Task
 from .chair import CHAIR_METRICS, Chair
 from .pope import SETTINGS, Pope, Setting, spread
@@ -25,6 +27,18 @@ from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 __all__ = ["TinyChair", "TinyPope", "TinyYesNo"]
 
 Subtask = Literal["existence", "count", "position", "colour"]
+
+
+def rescore_by_item(task: Task, answers: Path) -> Scores:
+    """Scores of answers by item id, in whichever split has those items; items without an answer are left out."""
+    texts = answers_by_id(answers)
+    for split in tiny.SPLITS:
+        items = [item for item in task.items(split=split) if item.id in texts]
+        if items:
+            return task.score(items, [texts[item.id] for item in items])
+    raise ValueError(
+        f"{answers}: no answer has the id of an item of {task.name} (such as {task.items(1)[0].id})"
+    )
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,10 @@ class TinyChair(Chair):
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         return replace(super().score(items, answers), definitions=CHAIR_METRICS)
 
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """Answers by item id; the truth is built in."""
+        return rescore_by_item(self, answers)
+
 
 @dataclass(frozen=True)
 class TinyPope(Pope):
@@ -76,6 +94,10 @@ class TinyPope(Pope):
                 key = f"{setting}-{question.id}"
                 found.append(Item(key, paths[question.scene], question.text, question.label, meta))
         return found
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """Answers by item id; the truth is built in."""
+        return rescore_by_item(self, answers)
 
 
 @dataclass(frozen=True)
@@ -119,6 +141,10 @@ class TinyYesNo(Task):
                 per_item[i] |= {"pictures": 1.0, "both": float(all(right[item.picture]))}
         extra = {"accuracy+": Metric(Ratio("both", "pictures")), "score": Metric(_score)}
         return replace(scores, per_item=per_item, definitions={**scores.definitions, **extra})
+
+    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+        """Answers by item id; the truth is built in."""
+        return rescore_by_item(self, answers)
 
 
 def _score(counts: Mapping[str, Any]) -> Any:
