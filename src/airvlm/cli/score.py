@@ -1,0 +1,155 @@
+"""`airvlm score`: the score of a file of answers, of any run of anybody's; no model is loaded.
+
+Knows the tasks' common interface only: a task reads its own files (`Task.rescore`).
+"""
+
+import dataclasses
+import json as _json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from airvlm.cli.console import Failure, JsonOption, emit, out, warn
+from airvlm.evaluation.statistics import Draws, Estimate, Sample
+from airvlm.tasks import TASKS, Scores, Task, load_task
+
+__all__ = ["score"]
+
+DRAWS = 1000  # resamples for the intervals
+TOLERATED = 0.01  # share of answers that may be unreadable before the reader is told
+
+
+def score(
+    task: Annotated[
+        str, typer.Argument(help="A task's name, such as chair or pope; --list shows them.")
+    ] = "",
+    answers: Annotated[
+        Path | None, typer.Argument(help="The answers, in the benchmark's own format (gzipped or not).")
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option("--truth", help="What the answers are compared with, where the file does not say."),
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", help="A named variant of the task, such as a parser.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="FIELD=VALUE of the task, e.g. drop_incomplete=true.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The benchmark's folder, if it has one.")
+    ] = None,
+    items: Annotated[bool, typer.Option("--items", help="Also what was read from each answer.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Which tasks and variants there are.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Score answers that you already have.
+
+    [bold]Examples[/bold]
+
+    airvlm score chair captions.jsonl --truth coco/annotations --variant wordnet
+
+    airvlm score pope answers.jsonl --truth coco_pope_random.json --variant rucaibox
+
+    airvlm score amber answers.json --truth AMBER/data
+    """
+    if listed:
+        _list(json)
+        return
+    if not task or answers is None:
+        raise Failure("needs a task and a file of answers: airvlm score TASK ANSWERS; --list shows the tasks")
+    for path in (answers, truth, data):
+        if path is not None and not path.exists():
+            raise Failure(f"no file or folder {path}")
+    chosen = load_task(task, data, variant=variant, **_options(settings or []))
+    scores = chosen.rescore(answers, truth)
+    figures = _figures(scores)
+    doubtful = scores.unparsed + scores.missing
+    if doubtful > TOLERATED * max(1, len(scores.per_item)):
+        warn(
+            f"{scores.unparsed} answers could not be read and {scores.missing} are missing, "
+            f"of {len(scores.per_item)}"
+        )
+    if json:
+        emit(_report(task, chosen, variant, scores, figures, items))
+        return
+    table = Table("metric", "value", "95 % interval", box=None, pad_edge=False)
+    for name, figure in figures.items():
+        table.add_row(name, _shown(figure.value), f"{_shown(figure.low)} – {_shown(figure.high)}")
+    console = out()
+    named = ", ".join(f"{k}={v}" for k, v in chosen.settings().items() if k not in {"task", "images"})
+    console.print(f"[bold]{task}[/bold]  n = {scores.n}  [dim]{named}[/dim]")
+    console.print(table)
+    for note in scores.notes:
+        console.print(f"[dim]{note}[/dim]")
+    if items:
+        for row in scores.details:
+            print(_json.dumps(row, ensure_ascii=False, default=str))
+
+
+def _figures(scores: Scores) -> dict[str, Estimate]:
+    sample = Sample(scores, Draws(scores.pictures, DRAWS))
+    return {name: sample.estimate(name) for name in scores.definitions}
+
+
+def _report(
+    name: str, task: Task, variant: str | None, scores: Scores, figures: dict[str, Estimate], items: bool
+) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "task": name,
+        "variant": variant,
+        "settings": task.settings(),
+        "n": scores.n,
+        "unparsed": scores.unparsed,
+        "missing": scores.missing,
+        "metrics": {
+            metric: {"value": _plain(f.value), "low": _plain(f.low), "high": _plain(f.high), "n": f.n}
+            for metric, f in figures.items()
+        },
+        "counts": scores.totals,
+        "notes": list(scores.notes),
+    }
+    if items:
+        content["items"] = scores.details
+    return content
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _shown(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "-"
+
+
+def _options(settings: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise Failure(f"--set takes FIELD=VALUE, not {setting!r}")
+        try:
+            options[name] = _json.loads(value)
+        except _json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+def _list(json: bool) -> None:
+    if json:
+        emit({"tasks": {name: _about(name) for name in TASKS}})
+        return
+    table = Table("task", "what", "variants", box=None, pad_edge=False)
+    for name in TASKS:
+        about = _about(name)
+        table.add_row(name, about["about"], ", ".join(about["variants"]))
+    out().print(table)
+
+
+def _about(name: str) -> dict[str, Any]:
+    task = TASKS[name]()
+    fields = {f.name for f in dataclasses.fields(task)} - {"data", "judge"}
+    return {"about": TASKS[name].about, "variants": list(task.variants), "fields": sorted(fields)}
