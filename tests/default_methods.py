@@ -6,6 +6,7 @@ random models have four layers, few tokens and confident logits, so layers and t
 
 from dataclasses import dataclass
 
+from airvlm.methods.air import AIR
 from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR
 
@@ -17,12 +18,28 @@ class Case:
     off: Method | None = None  # None: the method has no strength that means nothing
     images_only: bool = True  # leaves rows without a picture alone
     compile: bool = (
-        False  # also tested on compiled models: one method of each kind of hook, as compiling is slow
+        False  # also tested on compiled models: compiling is slow, one method a kind of hook is enough
     )
     reads_features: bool = True  # works when features are given instead of pixels
 
 
-METHODS: list[Case] = []
+def _paper(strength: float) -> AIR:
+    return AIR.paper(layers=(1, 4), top_q=8, keep=2, patches=3, strength=strength)
+
+
+def _lineage(strength: float) -> AIR:
+    return AIR.lineage(layers=(1, 4), top_q=8, keep=2, patches=3, strength=strength, threshold=0.3)
+
+
+def _transported(weight: float) -> AIR:
+    return AIR.transported(patches=3, weight=weight)
+
+
+METHODS: list[Case] = [
+    Case("air-paper", _paper(0.5), _paper(0.0)),
+    Case("air-lineage", _lineage(0.5), _lineage(0.0), compile=True),
+    Case("air-transported", _transported(0.5), _transported(0.0), compile=True),
+]
 
 METHODS += [
     Case("memvr", MemVR(alpha=0.3, threshold=0.3, window=(-1, 3)), MemVR(alpha=0.0)),

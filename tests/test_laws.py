@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tiny_models
-from tests.default_methods import METHODS, Case
 from torch import Tensor
 
 from airvlm.methods.base import Method, Run
+from tests import tiny_models
+from tests.default_methods import METHODS, Case
 
 TOKENS = 4
 

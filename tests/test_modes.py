@@ -1,0 +1,212 @@
+"""Ways of running a model that could bypass a method: each either shows the method's effect or raises.
+
+Compiled graphs, chunked prefill, offloaded weights, adapters, features encoded beforehand. The laws that hold in plain
+eager mode are in test_laws.py.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import CompileConfig, GenerationConfig
+
+from airvlm.methods.base import Method, NeverFired
+from tests import tiny_models
+from tests.default_methods import METHODS, Case
+
+TOKENS = 4
+GREEDY = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False}
+
+methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
+compiled_methods = pytest.mark.parametrize(
+    "case", [c for c in METHODS if c.compile], ids=lambda case: case.name
+)
+
+
+@pytest.fixture(params=["llava", "qwen2_5_vl"])
+def own(request: pytest.FixtureRequest) -> Any:
+    """A model that the test may alter, its processor, and a batch."""
+    model, processor = tiny_models.build(request.param)
+    return model, processor, tiny_models.inputs(processor, tiny_models.rows())
+
+
+def images() -> list[Any]:
+    return [list(pictures) for _, pictures in tiny_models.rows()]
+
+
+def first_logits(model: Any, batch: Any, **options: Any) -> Tensor:
+    """Logits of every generated token: (TOKENS, B, V)."""
+    out = model.generate(**batch, **{**GREEDY, **options}, return_dict_in_generate=True, output_logits=True)
+    return torch.stack(out.logits)
+
+
+def acted(method: Method, model: Any, processor: Any, batch: Any, **options: Any) -> Tensor:
+    with method(model, processor, images=images()):
+        return first_logits(model, batch, **options)
+
+
+@methods
+def test_chunked_prefill_is_refused_before_any_token(case: Case) -> None:
+    model, processor = tiny_models.shared("llava")
+    batch = tiny_models.inputs(processor, tiny_models.rows())
+    passes: list[int] = []
+    handle = model.register_forward_pre_hook(lambda *_: passes.append(1))
+    config = GenerationConfig(prefill_chunk_size=8, max_new_tokens=2)
+    try:
+        for options in ({"prefill_chunk_size": 8}, {"generation_config": config}):
+            with pytest.raises(ValueError, match="prefill_chunk_size"):
+                with case.on(model, processor, images=images()):
+                    model.generate(**batch, **options)
+    finally:
+        handle.remove()
+    assert not passes
+
+
+@methods
+def test_a_prompt_without_pictures_raises(case: Case) -> None:
+    if not case.images_only:
+        pytest.skip("this method needs no picture")
+    model, processor = tiny_models.shared("llava")
+    batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
+    with pytest.raises(NeverFired, match="image token"):
+        with case.on(model, processor, images=[[]]):
+            model.generate(**batch, **GREEDY)
+
+
+def compile_in_place(model: Any) -> Any:
+    model.compile(backend="eager")
+    return model
+
+
+def compile_around(model: Any) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def compile_forward(model: Any) -> Any:
+    model.forward = torch.compile(model.forward, backend="eager")
+    return model
+
+
+def compile_layers(model: Any) -> Any:
+    for layer in model.get_decoder().layers:
+        layer.compile(backend="eager")
+    return model
+
+
+def compile_the_layers_forward(model: Any) -> Any:
+    for layer in model.get_decoder().layers:
+        layer.forward = torch.compile(layer.forward, backend="eager")
+    return model
+
+
+def compile_a_function_around(model: Any) -> Any:
+    return torch.compile(lambda **batch: model(**batch), backend="eager")
+
+
+COMPILED = [
+    compile_in_place,
+    compile_around,
+    compile_forward,
+    compile_layers,
+    compile_the_layers_forward,
+    compile_a_function_around,
+]
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """No graphs from before or left behind, and no trace log: pytest keeps its records, which is slow."""
+    log = logging.getLogger("torch.__trace")
+    handlers, log.handlers = log.handlers, []
+    torch.compiler.reset()
+    try:
+        yield
+    finally:
+        torch.compiler.reset()
+        log.handlers = handlers
+
+
+@compiled_methods
+@pytest.mark.parametrize("compiled", COMPILED, ids=lambda f: f.__name__)
+@fresh_compiler()
+@torch.no_grad()
+def test_what_was_compiled_before_is_acted_on_or_raises(case: Case, compiled: Callable[[Any], Any]) -> None:
+    model, processor = tiny_models.build("llava")
+    batch = dict(tiny_models.inputs(processor, tiny_models.rows()[:1]))
+    encoded = model.base_model.get_image_features(batch.pop("pixel_values"), return_dict=True)
+    batch["mm_encoder_outputs"] = {"image": encoded}  # so that only the decoder is traced
+    with case.on(model, processor, images=images()[:1]):
+        expected = model(**batch).logits
+    fast = compiled(model)
+    before = fast(**batch).logits  # traced without our hooks
+    try:
+        with case.on(model, processor, images=images()[:1]):
+            found = fast(**batch).logits
+    except NeverFired:
+        assert compiled is compile_a_function_around, "only what is not in the model may be out of reach"
+        return
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(fast(**batch).logits, before, rtol=1e-4, atol=1e-4)
+
+
+@compiled_methods
+@fresh_compiler()
+def test_decode_steps_that_generate_compiled_are_acted_on(case: Case) -> None:
+    model, processor = tiny_models.build("llava")
+    batch = tiny_models.inputs(processor, tiny_models.rows())
+    config = CompileConfig(backend="eager", fullgraph=False)
+    config._compile_all_devices = True  # as on a GPU
+    options = {"cache_implementation": "static", "compile_config": config}
+    expected = acted(case.on, model, processor, batch)
+    before = first_logits(model, batch, **options)
+    assert "_compiled_call" in vars(model), "generate did not compile, so that this test would show nothing"
+    found = acted(case.on, model, processor, batch, **options)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(first_logits(model, batch, **options), before, rtol=1e-4, atol=1e-4)
+
+
+@methods
+def test_offloaded_weights_change_nothing(own: Any, case: Case) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is an extra")
+    model, processor, batch = own
+    expected = acted(case.on, model, processor, batch)
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    assert next(model.get_decoder().layers.parameters()).is_meta
+    found = acted(case.on, model, processor, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@methods
+def test_an_adapted_model_is_acted_on(own: Any, case: Case) -> None:
+    peft = pytest.importorskip("peft", reason="PEFT is an extra")
+    model, processor, batch = own
+    plain = first_logits(model, batch)
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
+    )
+    adapted.eval()
+    vanilla = first_logits(adapted, batch)
+    assert not torch.equal(vanilla, plain)
+    found = acted(case.on, adapted, processor, batch)
+    assert not torch.allclose(found, vanilla, atol=1e-3)
+    assert torch.equal(first_logits(adapted, batch), vanilla)
+    if case.off is not None:
+        assert torch.equal(acted(case.off, adapted, processor, batch), vanilla)
+
+
+@methods
+def test_features_encoded_beforehand_change_nothing(own: Any, case: Case) -> None:
+    if not case.reads_features:
+        pytest.skip("this method needs the pixels")
+    model, processor, batch = own
+    expected = acted(case.on, model, processor, batch)
+    images_given = {k: v for k, v in batch.items() if k in ("pixel_values", "image_grid_thw")}
+    rest = {k: v for k, v in batch.items() if k != "pixel_values"}
+    with torch.no_grad():
+        encoded = model.base_model.get_image_features(**images_given, return_dict=True)
+    found = acted(case.on, model, processor, rest, mm_encoder_outputs={"image": encoded})
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
