@@ -11,7 +11,7 @@ from airvlm.evaluation.shards import Shard
 @pytest.mark.parametrize("first", [0, 1])
 def test_shards_cover_the_work_once_whether_counted_from_zero_or_one(count, first):
     parts = [Shard.parse(f"{i}/{count}").share(range(11)) for i in range(first, first + count)]
-    assert sorted(sum(parts, [])) == list(range(11))
+    assert sorted(i for part in parts for i in part) == list(range(11))
 
 
 @pytest.mark.parametrize("text", ["", "3", "4/3", "a/b", "0/0", "-1/2", "1/2/3"])
