@@ -1,0 +1,67 @@
+"""The noise of VCD's second picture: the published diffusion schedule, drawn from a seed for each picture.
+
+A picture's noise depends on its own pixels and the seed alone, so that results depend neither on the order of the
+questions nor on what else is in the batch. Knows nothing of models beyond the shapes their processors give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["noised", "schedule"]
+
+STEPS = 1000
+
+
+def schedule(step: int) -> tuple[float, float]:
+    """(signal, noise) weights at a step of 1000: sqrt(abar), sqrt(1 - abar); step 500 is (0.86, 0.51)."""
+    if not 0 <= step < STEPS:
+        raise ValueError(f"noise_step = {step}: the schedule has the steps 0 to {STEPS - 1}")
+    beta = torch.sigmoid(torch.linspace(-6, 6, STEPS, dtype=torch.float64)) * (0.5e-2 - 1e-5) + 1e-5
+    abar = float(torch.cumprod(1 - beta, 0)[step])
+    return math.sqrt(abar), math.sqrt(1 - abar)
+
+
+def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, Any]:
+    """The image inputs with noise on `pixel_values`; seed None draws from the global generator, as published."""
+    signal, weight = schedule(step)
+
+    def one(x: Tensor) -> Tensor:
+        return (signal * x.float() + weight * _drawn(x, seed)).to(x.dtype)
+
+    pixels = inputs["pixel_values"]
+    new: Any
+    if not isinstance(pixels, Tensor):
+        new = [one(x) for x in pixels]
+    elif pixels.dim() == 2:  # patches of all pictures in one list (Qwen, GLM): split by picture
+        counts = inputs["image_grid_thw"].prod(-1).tolist()
+        new = torch.cat([one(x) for x in pixels.split(counts)])
+    else:  # (..., C, H, W): pictures or their tiles
+        sizes = inputs.get("image_sizes") if pixels.dim() == 4 else None
+        new = pixels.clone()
+        flat = new.view(-1, *pixels.shape[-3:])
+        for i, view in enumerate(flat):
+            h, w = (int(n) for n in sizes[i]) if sizes is not None else view.shape[-2:]
+            real = view[
+                :, :h, :w
+            ]  # where pictures of unlike sizes are padded, the padding is not the picture
+            if bool(
+                real.any()
+            ):  # a tile that only pads a row is all zeros, and must stay so to be known as such
+                real.copy_(one(real))
+    return {**inputs, "pixel_values": new}
+
+
+def _drawn(x: Tensor, seed: int | None) -> Tensor:
+    if seed is None:
+        return torch.randn_like(x, dtype=torch.float32)
+    content = x.detach().float().cpu().contiguous().numpy().tobytes()
+    digest = hashlib.blake2b(content, digest_size=8, key=str(seed).encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.randn(x.shape, generator=generator).to(x.device)

@@ -1,0 +1,260 @@
+"""VCD: visual contrastive decoding (CVPR 2024). What a noised picture also makes likely is held against the answer.
+
+Every pass runs twice, with the picture and with a noised one; the logits become (1 + alpha) l - alpha l' where l is
+plausible, l >= max l + log beta, and nothing elsewhere. The second stream has a cache of its own, follows beams, and
+is seen by no other method. Rows without a picture are left alone.
+
+`faithful=True` computes what the published code does, its flaws included: noise from the global generator, so that
+results depend on the order of the questions, and nothing at all unless tokens are sampled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from airvlm.methods.base import Call, Intervention, Method, Run, Step, aside
+from airvlm.methods.noise import noised, schedule
+from airvlm.report import Report
+
+__all__ = ["VCD", "contrast"]
+
+
+def contrast(l: Tensor, noisy: Tensor, alpha: float, beta: float) -> Tensor:
+    """(1 + alpha) l - alpha l' where l >= max l + log beta, the lowest finite value elsewhere: (..., V)."""
+    low, high = torch.finfo(l.dtype).min, torch.finfo(l.dtype).max
+    mixed = ((1 + alpha) * l.float() - alpha * noisy.float()).clamp(low, high).to(l.dtype)
+    if beta == 0:
+        return mixed
+    # The lowest value and not -inf: beam search adds scores, and must not meet inf - inf.
+    return mixed.masked_fill(l < l.amax(-1, keepdim=True) + math.log(beta), low)
+
+
+@dataclass(frozen=True)
+class VCD(Method):
+    """Visual contrastive decoding."""
+
+    name: ClassVar[str] = "vcd"
+    publication: ClassVar[str] = (
+        "Mitigating object hallucinations by visual contrastive decoding (CVPR 2024, arXiv 2311.16922)"
+    )
+    mechanism: ClassVar[str] = "subtracts what the model would say of a noised picture"
+    forwards: ClassVar[str] = "2 for every pass"
+
+    alpha: float = 1.0  # weight of the contrast; 0 is off, the plausibility cut included
+    beta: float = 0.1  # tokens less likely than beta times the likeliest are never said; 0 cuts nothing
+    noise_step: int = (
+        500  # step of the noise schedule, 0 to 999; 500 keeps 0.86 of the picture and adds 0.51 noise
+    )
+    seed: int = 0  # of the noise, together with each picture's pixels
+    faithful: bool = False  # noise from the global generator, and only when sampling, as the published code
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise ValueError(f"alpha = {self.alpha}: the weight of the contrast cannot be negative")
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta = {self.beta}: give a share of the likeliest token's probability, 0 to 1")
+        schedule(self.noise_step)
+
+    def begin(self, run: Run) -> Intervention:
+        return Contrasting(run, self)
+
+
+class Contrasting(Intervention):
+    """One run of VCD."""
+
+    decodes = True
+
+    def __init__(self, run: Run, vcd: VCD) -> None:
+        super().__init__(run)
+        self.vcd = vcd
+        self.speaks = vcd.alpha > 0
+        self.rows = 0
+        self.showing: Tensor | None = None  # (rows,) rows with a picture
+        self.flips: Tensor | None = None  # (rows,) positions whose likeliest token changed
+        self.passes = self.positions = 0
+        self.seconds = 0.0
+        self.sampling = True  # or a plain pass
+        self._image_inputs: dict[str, Any] = {}  # of the generate call under way
+        self._noised: dict[str, Any] = {}
+        self._cache: Any = None  # of the second stream
+        self._followed: list[Any] = []  # caches of generate whose reordering the second one follows
+        base: Any = getattr(run.model, "base_model", run.model)
+        self._base = base
+        self._names = [n for n in inspect.signature(base.get_image_features).parameters if n != "kwargs"]
+
+    def open(self, stack: ExitStack) -> None:
+        stack.callback(self._unfollow)
+
+    def call(self, call: Call) -> None:
+        self.passes = self.positions = 0
+        self.flips = self.showing = self._cache = None
+        self.seconds = 0.0
+        self._unfollow()
+        self.sampling = bool(call.option("do_sample", False))
+        for name in ("assistant_model", "prompt_lookup_num_tokens"):
+            if call.option(name) is not None:
+                raise ValueError(
+                    f"vcd cannot act with {name}: tokens are then taken back from a cache that is not its own."
+                )
+        self._image_inputs = self._noised = {}
+        self._take(call.arguments)
+
+    def begin(self, step: Step) -> None:
+        self.rows = step.rows
+        self._take(
+            step.inputs
+        )  # a plain pass brings its own pixels; generate encodes them before the first pass
+        if step.visual is not None:
+            self.showing = step.visual[:: step.expand].any(-1)
+        elif step.fresh:
+            self.showing = None
+
+    def _take(self, arguments: Any) -> None:
+        given = {n: arguments[n] for n in self._names if arguments.get(n) is not None}
+        if "pixel_values" in given:
+            self._image_inputs, self._noised = given, {}
+
+    @property
+    def _acts(self) -> bool:
+        return self.vcd.alpha > 0 and self.showing is not None and (self.sampling or not self.vcd.faithful)
+
+    @torch.no_grad()
+    def logits(self, step: Step, logits: Tensor) -> Tensor | None:
+        if not self._acts:
+            return None
+        assert self.showing is not None
+        started = time.perf_counter()
+        other = self._second(step).to(logits)
+        mixed = contrast(logits, other, self.vcd.alpha, self.vcd.beta)
+        shows = self.showing.repeat_interleave(step.expand).to(logits.device)[:, None, None]  # (B, 1, 1)
+        new = torch.where(shows, mixed, logits)
+        flips = (new.argmax(-1) != logits.argmax(-1)).view(step.rows, -1).sum(-1)
+        self.flips = flips if self.flips is None else self.flips + flips.to(self.flips.device)
+        self.passes += 1
+        self.positions += logits.shape[1] * step.expand
+        self.seconds += time.perf_counter() - started
+        return new
+
+    # -- the second stream
+
+    def _second(self, step: Step) -> Tensor:
+        """Logits of the same pass with the noised picture."""
+        given = {
+            k: v for k, v in step.inputs.items() if k not in ("mm_encoder_outputs", "labels", *self._names)
+        }
+        given["return_dict"] = True
+        main = given.pop("past_key_values", None)
+        cached = given.get("use_cache") is not False
+        if not step.fresh:
+            if self._cache is None:
+                raise ValueError(
+                    "vcd cannot go on from a cache it has not seen: give the whole conversation again."
+                )
+            return self._pass({**given, "past_key_values": self._cache}).logits
+        if not self._image_inputs:
+            raise ValueError(
+                "vcd noises the picture's pixels: give pixel_values, not features encoded beforehand."
+            )
+        if not self._noised:
+            self._noised = noised(
+                self._image_inputs, self.vcd.noise_step, None if self.vcd.faithful else self.vcd.seed
+            )
+        if not cached:
+            # Each copy of the rows in turn, as the pictures are given once a row.
+            copies = [
+                self._pass({**_every(given, step, j), **self._noised, "use_cache": False}).logits
+                for j in range(step.expand)
+            ]
+            return torch.stack(copies, 1).flatten(0, 1)  # (B, L, V)
+        # In the first pass of a call all copies of a row are alike.
+        out = self._pass({**_every(given, step, 0), **self._noised, "use_cache": True})
+        self._cache = out.past_key_values
+        if step.expand > 1:
+            self._cache.batch_repeat_interleave(step.expand)
+        if main is not None:
+            self._follow(main)
+        return out.logits.repeat_interleave(step.expand, 0)
+
+    def _pass(self, arguments: dict[str, Any]) -> Any:
+        # Qwen and GLM keep the positions of the picture on the module; both streams have the same, and the first
+        # one's stays in place whatever the second does.
+        kept = vars(self._base).get("rope_deltas")
+        try:
+            with aside():
+                return self.run.model(**arguments)
+        finally:
+            if "rope_deltas" in vars(self._base):
+                self._base.rope_deltas = kept
+
+    def _follow(self, main: Any) -> None:
+        """Beam search reorders its cache; reorder ours with it."""
+        reorder = getattr(type(main), "reorder_cache", None)
+        if reorder is None or "reorder_cache" in vars(main):
+            return
+
+        def both(beam_idx: Tensor) -> None:
+            reorder(main, beam_idx)
+            if self._cache is not None:
+                self._cache.reorder_cache(beam_idx)
+
+        main.reorder_cache = both
+        self._followed.append(main)
+
+    def _unfollow(self) -> None:
+        for main in self._followed:
+            vars(main).pop("reorder_cache", None)
+        self._followed.clear()
+        self._cache = None
+
+    # -- the report
+
+    def report(self) -> Report:
+        showing = [False] * self.rows if self.showing is None else self.showing.tolist()
+        flips = [0] * self.rows if self.flips is None else self.flips.tolist()
+        rows = tuple(self._report(shows, flip) for shows, flip in zip(showing, flips, strict=True))
+        seconds = {"contrast": self.seconds}
+        whole = self._report(any(showing), sum(flips), rows=rows, seconds=seconds)
+        return whole
+
+    def _report(self, shows: bool, flips: int, **more: Any) -> Report:
+        acted = shows and self.passes > 0
+        if self.vcd.alpha == 0:
+            reason = "its alpha is 0"
+        elif not shows:
+            reason = "there is no picture in this row"
+        else:
+            reason = "tokens are not sampled, where the published code does nothing (faithful=True)"
+        return Report(
+            method=self.vcd.to_json(),
+            fired=acted,
+            reason=None if acted else reason,
+            tokens=self.positions if acted else 0,
+            passes=self.passes if acted else 0,
+            silent=self.vcd.alpha == 0,
+            extra={"likeliest_changed": flips},
+            **more,
+        )
+
+
+def _every(arguments: dict[str, Any], step: Step, j: int) -> dict[str, Any]:
+    """Copy j of every row: tensors whose rows are the batch's."""
+    if step.expand == 1:
+        return arguments
+    B = step.rows * step.expand
+
+    def rows(name: str, value: Any) -> Any:
+        if name == "position_ids" and value is not None and value.dim() == 3:  # (3 or 4, B, L): several axes
+            return value[:, j :: step.expand]
+        if isinstance(value, Tensor) and value.dim() and value.shape[0] == B:
+            return value[j :: step.expand]
+        return value
+
+    return {name: rows(name, value) for name, value in arguments.items()}
