@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.golden import golden
     ("text", "truth", "expected"),
     [
         ("A dog and a Fork.", ["dog"], [("dog", True), ("Fork", False)]),
-        ("Two dogs, one dining table", ["dog"], [("dogs", True), ("dining table", False)]),
+        ("Two dogs, one traffic light", ["dog"], [("dogs", True), ("traffic light", False)]),
         ("a baby elephant's trunk", ["elephant"], [("baby elephant", True)]),
         ("no objects at all", [], []),
         ("", [], []),
@@ -35,4 +36,4 @@ def test_every_mention_in_real_descriptions_is_found_again() -> None:
         named = mentions(text)
         found = marks(text, named, [])
         assert len(found) == len(named)
-        assert all(a.end <= b.start for a, b in zip(found, found[1:]))
+        assert all(a.end <= b.start for a, b in pairwise(found))

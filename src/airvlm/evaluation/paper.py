@@ -67,7 +67,7 @@ _CHAIR = Printed(
     },
 )
 _CHAIR_32 = Printed(
-    "Table 7 (32 tokens)",
+    "Table 8 (32 tokens)",
     ("CHAIR_S", "CHAIR_I", "BLEU", "recall"),
     {
         LLAVA: _by_method(
@@ -132,11 +132,11 @@ def _pope(dataset: str, setting: str) -> Printed:
         figures: list[tuple[float, float]] = _POPE[dataset, model][setting]
         names = METHODS if len(figures) == len(METHODS) else ("vanilla", "memvr", "air")
         rows[model] = dict(zip(names, figures, strict=True))
-    return Printed("Tables 2 and 8", ("accuracy", "f1"), rows)
+    return Printed("Tables 2 and 9", ("accuracy", "f1"), rows)
 
 
 _MME = Printed(
-    "Tables 3 and 9",
+    "Tables 3 and 10",
     ("hallucination", "existence", "count", "position", "color", "cognition", "perception"),
     {
         LLAVA: _by_method(
@@ -163,7 +163,7 @@ _MME = Printed(
     },
 )
 _MMBENCH = Printed(
-    "Table 10",
+    "Table 11",
     ("AR", "CP", "FP-C", "FP-S", "LR", "RR", "accuracy"),
     {
         LLAVA: _by_method(
