@@ -1,0 +1,1 @@
+"""The recipe of the embedded model: data, vision pre-training, alignment, joint training, export. Not installed."""

@@ -1,0 +1,128 @@
+"""Builds the model's parts from nothing: tokenizer, processor, and a LLaVA of the recipe's sizes."""
+
+from __future__ import annotations
+
+import random
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from airvlm.tasks.coco_words import CATEGORIES
+from airvlm.tiny import grammar
+from airvlm.tiny.world import compose
+from training.recipe import Recipe
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'user' %}USER: "
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n{% endif %}{% endfor %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %} "
+    "{% else %}ASSISTANT: {% for part in message['content'] %}{{ part['text'] }}{% endfor %}</s>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+
+
+def corpus(scenes: int = 3000) -> list[str]:
+    """Sentences of the world, and every COCO name with its plural, so that each is one token a word."""
+    lines = []
+    for seed in range(scenes):
+        scene, draw = compose(seed), random.Random(f"airvlm corpus {seed}")
+        lines.append(f"USER: \n{grammar.DESCRIBE} ASSISTANT: {grammar.description(scene, draw)}")
+        for asked in (grammar.other_question(scene, draw), grammar.existence(scene.names[0], True, draw)):
+            lines.append(f"USER: \n{asked.question} ASSISTANT: {asked.answer}")
+    names = [n for name in CATEGORIES for n in (name, grammar.plural(name))]
+    return lines + [f"There is a {n}. {n.capitalize()}" for n in names] * 300
+
+
+def build_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    special = [AddedToken(t, special=True, normalized=False) for t in ("<pad>", "<s>", "</s>", "<image>")]
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocabulary,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(corpus(), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        extra_special_tokens={"image_token": "<image>"},
+        padding_side="left",
+        model_max_length=512,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_processor(recipe: Recipe) -> LlavaProcessor:
+    side = {"height": recipe.image_side, "width": recipe.image_side}
+    pictures = CLIPImageProcessorPil(
+        size=side,
+        do_center_crop=False,
+        crop_size=side,
+        resample=3,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    return LlavaProcessor(
+        image_processor=pictures,
+        tokenizer=build_tokenizer(recipe),
+        patch_size=recipe.patch,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=TEMPLATE,
+    )
+
+
+def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditionalGeneration:
+    words = processor.tokenizer
+    vision = CLIPVisionConfig(
+        hidden_size=recipe.vision_width,
+        intermediate_size=4 * recipe.vision_width,
+        num_hidden_layers=recipe.vision_layers,
+        num_attention_heads=recipe.vision_heads,
+        image_size=recipe.image_side,
+        patch_size=recipe.patch,
+        hidden_act="gelu",
+        projection_dim=recipe.width,
+    )
+    text = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=recipe.width,
+        intermediate_size=recipe.feed_forward,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads,
+        max_position_embeddings=512,
+        rms_norm_eps=1e-5,
+        bos_token_id=words.bos_token_id,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=words.convert_tokens_to_ids("<image>"),
+        image_seq_length=(recipe.image_side // recipe.patch) ** 2,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="default",
+        projector_hidden_act="gelu",
+        tie_word_embeddings=True,
+    )
+    model = LlavaForConditionalGeneration(config)
+    model.generation_config.bos_token_id = words.bos_token_id
+    model.generation_config.eos_token_id = words.eos_token_id
+    model.generation_config.pad_token_id = words.pad_token_id
+    return model
