@@ -235,7 +235,7 @@ _OTHERS: dict[str, Printed] = {
     ),
     "llava-bench": Printed(
         "LLaVA-Bench in the wild (appendix)",
-        ("conversation", "detail", "complex", "all"),
+        ("conv", "detail", "complex", "all"),
         {
             LLAVA: {
                 "vanilla": (58.8, 52.1, 74.6, 63.4),

@@ -47,6 +47,8 @@ def answers_by_id(
     records = [record for record in records if keep(record)]
     if len({json.dumps(record.get("method")) for record in records if "fingerprint" in record}) > 1:
         raise ValueError(f"{path} holds answers of several methods; leave one of them in a file of its own")
+    if records and all({"image", "text"} <= set(r) and not {"prompt", "model_id"} & set(r) for r in records):
+        raise ValueError(f"{path} holds questions (image and text, no model's answer), not answers")
     answers: dict[str, str] = {}
     for number, record in enumerate(records, start=1):
         key = next((record[name] for name in ID_FIELDS if record.get(name) is not None), None)

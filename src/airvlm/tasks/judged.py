@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from .base import MISSING, Task
+from .base import MISSING, Metric, Ratio, Scores, Task
 from .judge import Judge, Verdict
 
-__all__ = ["JudgedTask", "fill", "missing", "recorded"]
+__all__ = ["JudgedTask", "fill", "missing", "recorded", "unjudged"]
 
 PROMPT_FILE = "judge_prompt.txt"
 
@@ -59,6 +59,14 @@ def fill(template: str, **values: str) -> str:
 def missing() -> dict[str, float]:
     """The counts of an item without an answer or a verdict: it is in no metric."""
     return {MISSING: 1.0}
+
+
+def unjudged(answers: Mapping[str, str], why: str) -> Scores:
+    """What can be said of answers without a judge: how many there are, and how long. No score is made up."""
+    counts = [{"answers": 1.0, "words": float(len(text.split()))} for text in answers.values()]
+    metrics = {"length": Metric(Ratio("words", "answers", scale=1.0), "neither")}
+    details = [{"id": key} for key in answers]
+    return Scores(counts, metrics, list(answers), details, (f"answers read, not judged: {why}",))
 
 
 def recorded(verdicts: Sequence[Verdict[Any] | None]) -> list[dict[str, Any]]:

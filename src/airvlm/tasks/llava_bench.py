@@ -18,7 +18,7 @@ import numpy as np
 from .answer_files import answers_by_id, in_order_of
 from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
 from .judge import Question, pairwise, say
-from .judged import JudgedTask, fill, missing
+from .judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["LLaVABench", "read_two_scores"]
 
@@ -31,7 +31,7 @@ WHERE = {
     "wild": "huggingface.co/datasets/liuhaotian/llava-bench-in-the-wild",
     "coco": "github.com/haotian-liu/LLaVA, playground/data/coco2014_val_gpt4_qa_30x3 and llava/eval/table",
 }
-CATEGORIES = {"conv": "conversation", "detail": "detail", "complex": "complex"}
+CATEGORIES = ("conv", "detail", "complex")
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,12 @@ class LLaVABench(JudgedTask):
                 for r in records
             ]
             return _scores(items, [_review(record) for record in records])
+        by_id = answers_by_id(answers)
+        if truth is None and self.data is None:
+            return unjudged(by_id, f"to judge them, give --truth FOLDER with {', '.join(FILES[self.which])}")
         task = self if truth is None else type(self)(truth, self.judge, self.which, self.order)
         items = task.items()
-        return task.score(items, in_order_of(items, answers_by_id(answers), answers))
+        return task.score(items, in_order_of(items, by_id, answers))
 
 
 def read_two_scores(verdict: str) -> tuple[float, ...] | None:
@@ -169,7 +172,7 @@ def _scores(items: Sequence[Item], found: Sequence[tuple[float, float] | None]) 
         c = item.meta["category"]
         counts = {"n": 1.0, "model": model, "reference": reference}
         per_item.append(counts | {f"{c}:{name}": value for name, value in counts.items()})
-    known, present = list(CATEGORIES.values()), {item.meta["category"] for item in items}
+    known, present = list(CATEGORIES), {item.meta["category"] for item in items}
     metrics = {"all": Metric(Relative())}
     metrics |= {c: Metric(Relative(f"{c}:")) for c in [*known, *sorted(present - set(known))] if c in present}
     metrics["mean_model"] = Metric(Ratio("model", "n", scale=1.0))
@@ -179,8 +182,7 @@ def _scores(items: Sequence[Item], found: Sequence[tuple[float, float] | None]) 
 
 
 def _category(name: str) -> str:
-    short = str(name).removeprefix("llava_bench_")
-    return CATEGORIES.get(short, short)
+    return str(name).removeprefix("llava_bench_")
 
 
 def _described(record: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from .answer_files import answers_by_id, in_order_of, read_json, read_table
 from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from .judge import Question, say
-from .judged import JudgedTask, fill, missing
+from .judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["CAPABILITIES", "MMVet", "read_grade"]
 
@@ -130,15 +130,13 @@ class MMVet(JudgedTask):
                 isinstance(v, dict) and "score" in v for v in content.values()
             ):
                 return _graded(content, known)
-        if known is None or not known.is_file():
-            raise TaskDataMissing(
-                f"mmvet: {answers.name} holds answers; to grade them, give --truth {FILE} (from {WHERE})"
-            )
-        items = _items(known, None)
         by_id = {
             key if key.startswith("v1_") else f"v1_{key}": text
             for key, text in answers_by_id(answers).items()
         }
+        if known is None or not known.is_file():
+            return unjudged(by_id, f"to grade them, give --truth {FILE} (from {WHERE})")
+        items = _items(known, None)
         return self.score(items, in_order_of(items, by_id, answers))
 
 
@@ -185,7 +183,7 @@ def _scores(
             counts |= {f"{group}:n": 1.0, f"{group}:grade": mean}
             combinations.add(group)
         per_item.append(counts)
-    metrics = {"total": Metric(Ratio("grade", "n")), "total_std": Metric(SpreadOfRuns(runs), "neither")}
+    metrics = {"total": Metric(Ratio("grade", "n")), "std": Metric(SpreadOfRuns(runs), "neither")}
     order = [f"cap:{c}" for c in CAPABILITIES] + sorted(g for g in combinations if g.startswith("int:"))
     metrics |= {
         g.split(":", 1)[1] if g.startswith("cap:") else g: _ratio(g) for g in order if g in combinations
