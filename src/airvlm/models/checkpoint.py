@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from .names import official_names
 from .ports import PORTS, Port, recognises, register
 from .processing import HUB_OPTIONS
+from .tiktoken_file import VocabularyError
 
 # in the order in which transformers looks for them
 WEIGHT_FILES = (
@@ -64,7 +65,7 @@ def load(
         model, info = port.model.from_pretrained(
             source, dtype=dtype, device_map=device_map, weights_only=True, output_loading_info=True, **options
         )
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError, VocabularyError) as error:
         raise CheckpointError(f"{source}: {port.title} could not be loaded. {_first_line(error)}") from error
     wrong = {kind: sorted(map(str, found)) for kind, found in info.items() if found}
     if wrong:

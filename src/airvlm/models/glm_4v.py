@@ -213,7 +213,7 @@ class Glm4VModel(PictureModel):
         if int(is_picture.sum()) != len(rows):
             raise ValueError(
                 f"The prompts hold {int(is_picture.sum())} ids {config.image_token_id} for picture rows, but "
-                f"{pictures} pictures give {len(rows)} rows. Build prompts with the processor, which writes one id for each row."
+                f"{pictures} pictures give {len(rows)} rows. Build prompts with the processor."
             )
         inputs_embeds = inputs_embeds.masked_scatter(is_picture.to(device)[..., None], rows)
         # The ids around a picture take the tower's learned rows; standing alone they are ordinary tokens.

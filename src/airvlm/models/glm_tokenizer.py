@@ -7,12 +7,8 @@ Knows nothing of pixels or models.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Self
-
-from transformers import PreTrainedTokenizerFast
-
-from .tiktoken_file import BOUNDARY, ESCAPE, byte_level_tokenizer, read_ranks
+from .official_tokenizer import OfficialTokenizer
+from .tiktoken_file import BOUNDARY, ESCAPE
 
 END, PREFIX = "<|endoftext|>", ("[gMASK]", "<sop>")
 BOI, EOI, IMAGE = "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"
@@ -81,27 +77,9 @@ CHAT_TEMPLATE = (
 )
 
 
-class ChatGLM4Tokenizer(PreTrainedTokenizerFast):
+class ChatGLM4Tokenizer(OfficialTokenizer):
     """A fast tokenizer under the name that the official tokenizer_config.json asks for."""
 
     vocab_files_names = {"vocab_file": "tokenizer.model", "tokenizer_file": "tokenizer.json"}
-    model_input_names = ["input_ids", "attention_mask"]
-
-    @classmethod
-    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """transformers asks here how to build the backend: a saved tokenizer.json, or the official vocabulary."""
-        if kwargs.get("tokenizer_file") or not kwargs.get("vocab_file"):
-            return kwargs
-        for official_only in ("auto_map", "added_tokens_decoder", "tokenizer_class", "tokenizer_file"):
-            kwargs.pop(official_only, None)
-        for list_of_specials in ("additional_special_tokens", "extra_special_tokens"):
-            kwargs.pop(list_of_specials, None)
-        ranks = read_ranks(kwargs["vocab_file"])
-        tokenizer = byte_level_tokenizer(ranks, SPECIALS, PATTERN, nfc=False, prefix=PREFIX)
-        ours = {"eos_token": END, "pad_token": END, "padding_side": "left", "chat_template": CHAT_TEMPLATE}
-        return {**kwargs, **ours, "tokenizer_object": tokenizer}
-
-    @classmethod
-    def from_vocabulary(cls, path: str | Path, **options: Any) -> Self:
-        """From `tokenizer.model` itself."""
-        return cls(**cls.convert_to_native_format(vocab_file=str(path), **options))
+    specials, end, pattern, nfc = SPECIALS, END, PATTERN, False
+    prefix, template = PREFIX, CHAT_TEMPLATE

@@ -18,7 +18,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-# (pattern in the official name, ours); renamings run first, then at most one cut
+# (pattern in the official name, ours): one after the other, and back in the opposite order; then at most one cut
 QWEN_NAMES = (
     (r"^transformer\.wte\.", "model.language_model.embed_tokens."),
     (r"^transformer\.ln_f\.", "model.language_model.norm."),
@@ -30,9 +30,9 @@ QWEN_NAMES = (
     (r"^transformer\.h\.(\d+)\.mlp\.w1\.", r"model.language_model.layers.\1.mlp.up_proj."),
     (r"^transformer\.h\.(\d+)\.mlp\.w2\.", r"model.language_model.layers.\1.mlp.gate_proj."),
     (r"^transformer\.h\.(\d+)\.mlp\.c_proj\.", r"model.language_model.layers.\1.mlp.down_proj."),
-    (r"^transformer\.visual\.transformer\.resblocks\.(\d+)\.", r"model.visual.resblocks.\1."),
-    (r"^transformer\.visual\.attn_pool\.attn\.out_proj\.", "model.visual.attn_pool.out_proj."),
     (r"^transformer\.visual\.", "model.visual."),
+    (r"^model\.visual\.transformer\.resblocks\.", "model.visual.resblocks."),
+    (r"^model\.visual\.attn_pool\.attn\.out_proj\.", "model.visual.attn_pool.out_proj."),
 )
 QWEN_CUTS = (
     ("self_attn.c_attn", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
@@ -51,8 +51,8 @@ GLM_NAMES = (
     (GLM_LAYER + r"self_attention\.dense\.", GLM_OURS + "self_attn.o_proj."),
     (GLM_LAYER + r"mlp\.dense_h_to_4h\.", GLM_OURS + "mlp.gate_up_proj."),  # gate first, as transformers' GLM
     (GLM_LAYER + r"mlp\.dense_4h_to_h\.", GLM_OURS + "mlp.down_proj."),
-    (r"^transformer\.vision\.transformer\.layers\.(\d+)\.", r"model.visual.layers.\1."),
     (r"^transformer\.vision\.", "model.visual."),
+    (r"^model\.visual\.transformer\.layers\.", "model.visual.layers."),
 )
 GLM_CUTS = (("self_attn.query_key_value", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),)
 

@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from PIL import Image
-from transformers import BatchFeature, PreTrainedConfig, PreTrainedTokenizerFast, ProcessorMixin
+from transformers import BatchFeature, PreTrainedConfig, ProcessorMixin
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessingKwargs
 from transformers.utils.hub import cached_file
 
 from . import glm_tokenizer, qwen_tokenizer
 from .glm_4v import Glm4VConfig
+from .official_tokenizer import OfficialTokenizer
 from .qwen_vl import QwenVLConfig
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -95,7 +96,7 @@ class _SquarePictures(ProcessorMixin):
 
     valid_processor_kwargs = _Kwargs
     config_class: ClassVar[type[PreTrainedConfig]]
-    official_tokenizer: ClassVar[type[PreTrainedTokenizerFast]]
+    official_tokenizer: ClassVar[type[OfficialTokenizer]]
     image_token: str
     placeholder: str  # how a picture's place is written in a prompt, for messages
 

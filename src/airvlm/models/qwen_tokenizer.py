@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers import BatchEncoding
 
-from .tiktoken_file import BOUNDARY, ESCAPE, byte_level_tokenizer, read_ranks
+from .official_tokenizer import OfficialTokenizer
+from .tiktoken_file import BOUNDARY, ESCAPE
 
 END, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMG, IMG_END, IMG_PAD = "<img>", "</img>", "<imgpad>"
@@ -69,27 +69,15 @@ CHAT_TEMPLATE = (
 )
 
 
-class QWenTokenizer(PreTrainedTokenizerFast):
-    """A fast tokenizer under the name that the official tokenizer_config.json asks for."""
+class QWenTokenizer(OfficialTokenizer):
+    """A fast tokenizer under the name that the official tokenizer_config.json asks for.
+
+    `image_rows` says how many ids a picture's span has, where that is not 256.
+    """
 
     vocab_files_names = {"vocab_file": "qwen.tiktoken", "tokenizer_file": "tokenizer.json"}
-    model_input_names = ["input_ids", "attention_mask"]
-
-    @classmethod
-    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """transformers asks here how to build the backend: a saved tokenizer.json, or the official vocabulary."""
-        if kwargs.get("tokenizer_file") or not kwargs.get("vocab_file"):
-            return kwargs
-        for official_only in ("auto_map", "added_tokens_decoder", "tokenizer_class", "tokenizer_file"):
-            kwargs.pop(official_only, None)
-        tokenizer = byte_level_tokenizer(read_ranks(kwargs["vocab_file"]), SPECIALS, PATTERN, nfc=True)
-        ours = {"eos_token": END, "pad_token": END, "padding_side": "left", "chat_template": CHAT_TEMPLATE}
-        return {**kwargs, **ours, "tokenizer_object": tokenizer}
-
-    @classmethod
-    def from_vocabulary(cls, path: str | Path, **options: Any) -> Self:
-        """From `qwen.tiktoken` itself. `image_rows`: ids of a picture's span, where it is not 256."""
-        return cls(**cls.convert_to_native_format(vocab_file=str(path), **options))
+    specials, end, pattern, nfc = SPECIALS, END, PATTERN, True
+    template = CHAT_TEMPLATE
 
     @property
     def image_rows(self) -> int:
