@@ -15,5 +15,5 @@ def test_the_readme_is_up_to_date() -> None:
 
 
 def test_a_text_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="one is needed"):
+    with pytest.raises(ValueError, match="to fill"):
         updated("no tables here")

@@ -4,6 +4,7 @@ import sys
 from typing import Annotated
 
 import typer
+from PIL import Image
 
 from airvlm.cli import asking
 from airvlm.cli.console import JsonOption, emit, err, out
@@ -38,22 +39,29 @@ def ask(
     airvlm ask photo.jpg "What is this?" -m llava-hf/llava-1.5-7b-hf --method air-paper --set keep=3 --set strength=0.2
     """
     chosen = asking.chosen_method(method, settings)
-    vlm = asking.load(model, adapter, dtype, allow_urls)
-    answer_question(vlm, image, question, chosen, max_new_tokens, json)
+    picture = asking.picture_and_question(image, question, allow_urls)
+    vlm = asking.load(model, adapter, dtype)
+    answer_question(vlm, image, picture, question, chosen, max_new_tokens, json)
 
 
 def answer_question(
-    vlm: VLM, image: str, question: str, method: Method | None, max_new_tokens: int, json: bool
+    vlm: VLM,
+    image: str,
+    picture: Image.Image,
+    question: str,
+    method: Method | None,
+    max_new_tokens: int,
+    json: bool,
 ) -> None:
     """Ask, and print the answer as JSON or as it comes."""
     with asking.explained():
         if json:
-            answer = vlm.ask(image, question, method=method, max_new_tokens=max_new_tokens)
+            answer = vlm.ask(picture, question, method=method, max_new_tokens=max_new_tokens)
             asked = {"image": image, "question": question, "model": vlm.name}
             named = None if method is None else method.to_json()
             emit(asked | {"method": named} | asking.answer_json(answer))
             return
-        stream = vlm.stream(image, question, method=method, max_new_tokens=max_new_tokens)
+        stream = vlm.stream(picture, question, method=method, max_new_tokens=max_new_tokens)
         while True:
             try:
                 sys.stdout.write(next(stream))

@@ -5,14 +5,18 @@ Knows nothing of any one command.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from dataclasses import fields as fields_of
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
+from PIL import Image
 from transformers.utils import logging as transformers_logging
 
 from airvlm.cli.console import Failure
 from airvlm.methods import parse_method
 from airvlm.methods.base import Method, NeverFired
+from airvlm.pictures import load_picture
 from airvlm.vlm import VLM, Answer
 
 __all__ = [
@@ -28,6 +32,7 @@ __all__ = [
     "chosen_method",
     "explained",
     "load",
+    "picture_and_question",
 ]
 
 ImageArgument = Annotated[str, typer.Argument(help="A picture: a file, or an address with --allow-urls.")]
@@ -52,13 +57,18 @@ TokensOption = Annotated[
 UrlsOption = Annotated[bool, typer.Option("--allow-urls", help="Let pictures come from http(s) addresses.")]
 
 
-def load(
-    model: str | None, adapter: str | None = None, dtype: str | None = None, allow_urls: bool = False
-) -> VLM:
+def picture_and_question(image: str, question: str, allow_urls: bool) -> Image.Image:
+    """The picture, read before a model is loaded: what cannot be asked should fail at once."""
+    if not question.strip():
+        raise Failure("the question is empty: say what to ask about the picture")
+    return load_picture(image, allow_urls=allow_urls)
+
+
+def load(model: str | None, adapter: str | None = None, dtype: str | None = None) -> VLM:
     """The model to talk to, loaded without chatter."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    return VLM.load(model, adapter=adapter, dtype=dtype, allow_urls=allow_urls)
+    return VLM.load(model, adapter=adapter, dtype=dtype)
 
 
 def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | None:
@@ -72,9 +82,45 @@ def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | 
         raise Failure(f"--set {fields[0]}: there is no method to set it on; add --method air")
     text = spelled if not fields else spelled + ("," if ":" in spelled else ":") + ",".join(fields)
     try:
-        return parse_method(text)
-    except (ValueError, TypeError, KeyError) as error:
-        raise Failure(str(error.args[0] if error.args else error)) from error
+        method = parse_method(text)
+    except (ValueError, TypeError) as error:
+        raise Failure(_culprit(spelled, fields) or str(error)) from error
+    if method is not None:
+        check_kinds(method)
+    return method
+
+
+def _culprit(name: str, settings: Sequence[str]) -> str | None:
+    """The setting whose value a method cannot even compare, named."""
+    for setting in settings:
+        try:
+            parse_method(f"{name}:{setting}")
+        except TypeError:
+            return f"--set {setting}: a value of another kind is needed (see: airvlm methods {name})"
+        except ValueError:
+            continue
+    return None
+
+
+def check_kinds(method: Method) -> None:
+    """Refuse a field whose value is not of its declared kind, before it fails deep inside a model."""
+    hints = get_type_hints(type(method))
+    for field in fields_of(method):
+        value = getattr(method, field.name)
+        if not _fits(value, hints[field.name]):
+            raise Failure(f"{field.name} = {value!r}: a value of another kind is needed, {hints[field.name]}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if hint in (int, float):
+        return isinstance(value, (int, float) if hint is float else int) and not isinstance(value, bool)
+    kind = origin or hint
+    return not isinstance(kind, type) or isinstance(value, kind)
 
 
 @contextmanager

@@ -48,9 +48,10 @@ def compare(
     if len(set(names)) < len(names):
         raise Failure("--method: the same method is named twice")
     chosen = {name: asking.chosen_method(name) for name in names}
-    vlm = asking.load(model, adapter, dtype, allow_urls)
+    picture = asking.picture_and_question(image, question, allow_urls)
+    vlm = asking.load(model, adapter, dtype)
     with asking.explained():
-        answers = vlm.compare(image, question, chosen, max_new_tokens=max_new_tokens)
+        answers = vlm.compare(picture, question, chosen, max_new_tokens=max_new_tokens)
     if json:
         shown = {name: asking.answer_json(answer) for name, answer in answers.items()}
         emit({"image": image, "question": question, "model": vlm.name, "answers": shown})

@@ -28,5 +28,6 @@ def describe(
     airvlm describe scene.png --method none --json
     """
     chosen = asking.chosen_method(method, settings)
-    vlm = asking.load(model, adapter, dtype, allow_urls)
-    answer_question(vlm, image, DESCRIBE, chosen, max_new_tokens, json)
+    picture = asking.picture_and_question(image, DESCRIBE, allow_urls)
+    vlm = asking.load(model, adapter, dtype)
+    answer_question(vlm, image, picture, DESCRIBE, chosen, max_new_tokens, json)

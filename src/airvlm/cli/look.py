@@ -8,7 +8,6 @@ import typer
 from airvlm.analysis.look import draw_look
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, JsonOption, emit, out
-from airvlm.pictures import load_picture
 from airvlm.prompts import DESCRIBE
 
 __all__ = ["check_output", "look"]
@@ -44,8 +43,8 @@ def look(
     if chosen is None:
         raise Failure("--method none looks at nothing; choose a method that has crops, such as air")
     check_output(output)
-    vlm = asking.load(model, adapter, dtype, allow_urls)
-    picture = load_picture(image, allow_urls=allow_urls)
+    picture = asking.picture_and_question(image, question, allow_urls)
+    vlm = asking.load(model, adapter, dtype)
     with asking.explained():
         answer = vlm.ask(picture, question, method=chosen, max_new_tokens=max_new_tokens)
     assert answer.report is not None, "an answer under a method has its report"

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from airvlm.cli.asking import chosen_method
 from airvlm.cli.console import Failure, JsonOption, emit, out
 from airvlm.methods import METHODS
 from airvlm.methods.base import Method
@@ -48,35 +47,49 @@ def methods(
         emit({"methods": {each: facts(each) for each in names}})
         return
     console = out()
+    shown: dict[type[Any], str] = {}  # the first name of a kind is printed whole, later ones by what differs
     for each in names:
         about = facts(each)
         console.print(f"[bold]{each}[/bold]  {about['mechanism']}")
-        if about["paper"]:
-            console.print(f"  [dim]{about['paper']}[/dim]")
-        if about["cost"]:
-            console.print(f"  [dim]cost: {about['cost']}[/dim]")
+        if about["publication"]:
+            console.print(f"  [dim]{about['publication']}[/dim]")
+        console.print(f"  [dim]forward passes: {about['forwards']}[/dim]")
+        kind: type[Any] = type(METHODS[each].default)
+        first = shown.setdefault(kind, each)
+        known = facts(first)["fields"] if first != each else []
+        if known:
+            console.print(f"  the fields of {first}, here with:")
         table = Table.grid(padding=(0, 2))
         for field in about["fields"]:
-            table.add_row("", f"{field['name']} = {field['default']}", field["meaning"])
+            if field not in known:
+                table.add_row("", f"{field['name']} = {field['default']}", field["meaning"])
         console.print(table)
 
 
 def facts(name: str) -> dict[str, Any]:
-    """What is known of a method by its name in the registry."""
-    method = chosen_method(name)
-    if method is None:
-        return {"mechanism": "the model as it is", "paper": "", "cost": "", "fields": []}
-    notes = field_notes(type(method))
+    """What the registry knows of a method."""
+    info = METHODS[name]
+    method = info.default
+    kind: Any = type(method)
+    notes = {} if method is None else field_notes(kind)
     fields = [
         {
-            "name": f.name,
-            "default": _spelled(getattr(method, f.name)),
-            "meaning": f.metadata.get("help") or notes.get(f.name, ""),
+            "name": field.name,
+            "default": _spelled(getattr(method, field.name)),
+            "meaning": field.metadata.get("help") or notes.get(field.name, ""),
         }
-        for f in dataclasses.fields(method)  # type: ignore[arg-type]
+        for field in _fields(method)
     ]
-    kind = type(method)
-    return {"mechanism": kind.mechanism, "paper": kind.publication, "cost": kind.forwards, "fields": fields}
+    return {
+        "mechanism": info.mechanism,
+        "publication": info.publication,
+        "forwards": info.forwards,
+        "fields": fields,
+    }
+
+
+def _fields(method: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return () if method is None else dataclasses.fields(method)
 
 
 def _spelled(value: Any) -> str:
@@ -102,7 +115,8 @@ def field_notes(kind: type[Method]) -> dict[str, str]:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
                 beside = [comments[line] for line in lines if line in comments]
-                above, line = [], node.lineno - 1
+                above: list[str] = []
+                line = node.lineno - 1
                 while line in comments and line not in code:
                     above.insert(0, comments[line])
                     line -= 1
@@ -112,8 +126,12 @@ def field_notes(kind: type[Method]) -> dict[str, str]:
 
 def methods_markdown() -> str:
     """One line a method."""
-    lines = ["| method | what it does | cost | source |", "|---|---|---|---|"]
+    lines = ["| method | what it does | forward passes | source |", "|---|---|---|---|"]
+    cited: set[str] = set()
     for name in METHODS:
         about = facts(name)
-        lines.append(f"| `{name}` | {about['mechanism']} | {about['cost']} | {about['paper']} |")
+        source = about["publication"]
+        cite = "" if source in cited else source  # once is enough
+        cited.add(source)
+        lines.append(f"| `{name}` | {about['mechanism']} | {about['forwards']} | {cite} |")
     return "\n".join(lines)

@@ -1,6 +1,5 @@
 """`python -m airvlm.cli.tables [README.md]`: writes the tables of models and methods between their markers."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -14,13 +13,11 @@ def updated(text: str) -> str:
     """The text with each `<!-- name -->...<!-- /name -->` filled in."""
     for name, table in (("models", models_markdown()), ("methods", methods_markdown())):
         block = f"<!-- {name} -->\n{table}\n<!-- /{name} -->"
-        text, found = re.subn(
-            rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, block=block: block, text, flags=re.S
-        )
-        if found != 1:
-            raise ValueError(
-                f"the text has {found} blocks <!-- {name} --> ... <!-- /{name} -->, one is needed"
-            )
+        before, found, rest = text.partition(f"<!-- {name} -->")
+        _, closed, after = rest.partition(f"<!-- /{name} -->")
+        if not (found and closed):
+            raise ValueError(f"the text has no block <!-- {name} --> ... <!-- /{name} --> to fill")
+        text = before + block + after
     return text
 
 

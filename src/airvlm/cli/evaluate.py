@@ -1,0 +1,221 @@
+"""`airvlm evaluate`: benchmarks under methods, every answer kept, tables that say what they are worth.
+
+Knows the options and what to print; the evaluation itself is in airvlm.evaluation.
+"""
+
+import functools
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from transformers.utils import logging as transformers_logging
+
+from airvlm.cli import asking
+from airvlm.cli.console import Failure, JsonOption, emit, err, out
+from airvlm.evaluation import tables
+from airvlm.evaluation.evaluate import BATCH_SIZE
+from airvlm.evaluation.evaluate import evaluate as run_evaluation
+from airvlm.evaluation.questions import Asked, ModelFacts
+from airvlm.evaluation.ray_cluster import Cluster
+from airvlm.evaluation.run import Run
+from airvlm.evaluation.shards import Shard
+from airvlm.tasks import load_task
+from airvlm.vlm import VLM
+
+__all__ = [
+    "BatchOption",
+    "DataOption",
+    "DeviceOption",
+    "LimitOption",
+    "OutOption",
+    "SplitOption",
+    "TrustOption",
+    "VariantOption",
+    "ask_tasks",
+    "conclude",
+    "default_folder",
+    "evaluate",
+    "load",
+    "place",
+]
+
+Split = Literal["test", "validation", "calibration"]
+SplitOption = Annotated[Split, typer.Option("--split", help="Which part of a task's items.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="The benchmark's files and pictures; built-in tasks need none.")
+]
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", help="A named variant of the task's parser or protocol.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", help="Where answers are kept; the same command on the same folder resumes. "
+                 "Default: airvlm-runs/MODEL."),
+]  # fmt: skip
+BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Questions that run together.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer. Default: the task's own."),
+]
+
+
+def evaluate(
+    task: Annotated[list[str], typer.Argument(help="Tasks by name, as in tiny-chair tiny-pope.")],
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="A method, fields after a colon: air:keep=3. Repeat it. Default: air."),
+    ] = None,
+    model: asking.ModelOption = None,
+    adapter: asking.AdapterOption = None,
+    dtype: asking.DtypeOption = None,
+    device: DeviceOption = None,
+    trust_remote_code: TrustOption = False,
+    split: SplitOption = "test",
+    limit: LimitOption = None,
+    max_new_tokens: TokensOption = None,
+    data: DataOption = None,
+    variant: VariantOption = None,
+    out_folder: OutOption = None,
+    batch_size: BatchOption = BATCH_SIZE,
+    shard: Annotated[str | None, typer.Option("--shard", help="Do part i of n only, as in 0/4.")] = None,
+    ray: Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")] = 0,
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", help="Of a running cluster, or auto; else one is started here."),
+    ] = None,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve/--no-curve", help="Draw the trivial control's curve, for columns at equal recall."
+        ),
+    ] = True,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run benchmarks under methods and keep the answers.
+
+    Plain greedy decoding (vanilla) always runs beside the methods. Answers go to one file, one line each, as they
+    come: stop it whenever you like, and the same command goes on. Ends with code 1 when more than 1 % of the
+    answers failed or could not be read, or when a method never acted.
+
+    Under [bold]accelerate launch -m airvlm.cli evaluate ...[/bold] the processes share the work.
+
+    [bold]Examples[/bold]
+
+    airvlm evaluate tiny-chair tiny-pope --method air --method memvr --method vcd
+
+    airvlm evaluate chair --data coco --model llava-hf/llava-1.5-7b-hf --max-new-tokens 64 --out runs/llava
+
+    airvlm evaluate tiny-chair --shard 0/4 --out runs/tiny
+    """
+    methods = {name: asking.chosen_method(name) for name in (method or ["air"])}
+    place_here = place(shard)
+    asked = ask_tasks(task, data, variant, split=split, limit=limit, max_new_tokens=max_new_tokens)
+    where = device or (f"cuda:{place_here.device}" if place_here.device and _has_cuda() else None)
+    loader = functools.partial(load, model, adapter, dtype, where, trust_remote_code)
+    if ray and not place_here.whole:
+        raise Failure("--ray spreads the work itself: leave out --shard and accelerate launch")
+    cluster = Cluster(loader, ray, ray_address) if ray else None
+    with cluster or nullcontext():
+        vlm = None if cluster else loader()
+        facts = cluster.facts() if cluster else ModelFacts.of(vlm)
+        run = run_evaluation(
+            vlm,
+            asked,
+            {name: chosen for name, chosen in methods.items() if chosen is not None},
+            out_folder or default_folder(facts),
+            batch_size=batch_size,
+            shard=place_here,
+            curve=curve,
+            worker=cluster.work if cluster else None,
+            model=facts,
+        )
+    conclude(run, place_here, json=json, markdown=markdown)
+
+
+def load(
+    model: str | None, adapter: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
+) -> VLM:
+    """The model, without chatter; a function of its own, so that workers elsewhere can call it."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    return VLM.load(model, adapter=adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+
+
+def _has_cuda() -> bool:
+    import torch  # loaded with VLM anyway
+
+    return torch.cuda.is_available()
+
+
+def place(shard: str | None) -> Shard:
+    """Our part of the work, from --shard or from the launcher."""
+    try:
+        launched = Shard.launched()
+        if shard is None:
+            return launched
+        if not launched.whole:
+            raise Failure("--shard under a launcher: one of the two says which part is ours, not both")
+        return Shard.parse(shard)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def ask_tasks(names: Sequence[str], data: Path | None, variant: str | None, **how: Any) -> list[Asked]:
+    """The tasks with their items; anything missing ends the command before a model is loaded."""
+    if len(set(names)) < len(names):
+        raise Failure("the same task is named twice")
+    asked = []
+    for name in names:
+        try:
+            spec = {"variant": variant} if variant else {}
+            asked.append(Asked.of(name, load_task(name, data, variant=variant), spec=spec, **how))
+        except (ValueError, OSError) as error:
+            raise Failure(str(error)) from error
+        if not asked[-1].items:
+            raise Failure(f"{name} has no items in its {how.get('split', 'test')} split")
+    return asked
+
+
+def default_folder(facts: ModelFacts) -> Path:
+    """A folder of the model's own under the working directory."""
+    name = "".join(c if c.isalnum() or c in "-._" else "-" for c in Path(facts.name).name) or "model"
+    return Path("airvlm-runs") / f"{name}-{facts.fingerprint[:8]}"
+
+
+def conclude(run: Run, shard: Shard, *, json: bool, markdown: bool = False) -> None:
+    """Print the result; end with code 1 where it cannot be trusted."""
+    left = sum(task.unanswered(label) for task in run.tasks.values() for label in task.methods)
+    if not shard.gathers:
+        if shard.helps:
+            return  # the first process of the launch speaks for all
+        err().print(
+            f"part {shard.index}/{shard.count} is done; {left} answers of other parts are missing in {run.folder}"
+        )
+    if json:
+        emit(tables.to_json(run))
+    for task in run.tasks.values() if not json else ():
+        if markdown:
+            print(tables.markdown(task) + "\n")
+        else:
+            out().print(tables.rich_table(task), "")
+    if not json and not markdown:
+        for line in tables.legend(run):
+            out().print(line, style="dim")
+    problems = run.problems()
+    if not shard.gathers:
+        problems = [problem for problem in problems if "nothing answered" not in problem]
+    if problems:
+        sys.stdout.flush()
+        err().print(tables.problem_table(problems))
+        raise typer.Exit(1)

@@ -1,0 +1,119 @@
+"""`airvlm evaluate` at the command line: what it prints, where, and how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import airvlm.cli.evaluate as command
+import airvlm.methods
+import airvlm.tasks
+from airvlm.cli import asking, run
+from airvlm.evaluation.run import Run
+
+spec = importlib.util.spec_from_file_location("fakes", Path(__file__).parents[1] / "evaluation" / "fakes.py")
+fakes = sys.modules.get("fakes") or importlib.util.module_from_spec(spec)
+if "fakes" not in sys.modules:
+    sys.modules["fakes"] = fakes
+    spec.loader.exec_module(fakes)
+
+
+@pytest.fixture(autouse=True)
+def fake_world(monkeypatch):
+    monkeypatch.setattr(airvlm.methods, "parse_method", fakes.parse_fake)
+    monkeypatch.setattr(asking, "parse_method", fakes.parse_fake)
+    for name, task in fakes.TASKS.items():
+        monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
+    monkeypatch.setattr(command, "load", lambda *_: fakes.FakeVLM())
+
+
+def test_json_is_all_that_standard_output_holds_and_the_code_is_zero(tmp_path, capsys):
+    code = run(["evaluate", "fake-captions", "--method", "better:bias=0.7", "--out", str(tmp_path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0 and list(found["fake-captions"]) == ["vanilla", "better:bias=0.7"]
+    assert set(found["fake-captions"]["vanilla"]["CHAIR_S"]) == {"value", "low", "high", "n"}
+
+
+def test_the_same_command_again_gives_the_same_output_without_a_model(tmp_path, capsys, monkeypatch):
+    arguments = ["evaluate", "fake-questions", "--method", "better", "--out", str(tmp_path), "--json"]
+    run(arguments)
+    first = capsys.readouterr().out
+
+    class Silent(fakes.FakeVLM):
+        def batch(self, *_, **__):
+            raise AssertionError("asked again")
+
+    monkeypatch.setattr(command, "load", lambda *_: Silent())
+    assert run(arguments) == 0 and capsys.readouterr().out == first
+
+
+def test_tables_are_printed_with_progress_apart_from_them(tmp_path, capsys):
+    assert run(["evaluate", "fake-captions", "--method", "better:bias=0.7", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "fake-captions, test split; 40 items on 40 pictures" in printed.out
+    assert "answer/s" in printed.err and "answer/s" not in printed.out
+
+
+def test_shards_together_are_the_whole(tmp_path, capsys):
+    for i in range(2):
+        assert run(["evaluate", "fake-captions", "--out", str(tmp_path), "--shard", f"{i}/2", "--json"]) == 0
+    assert "part 1/2 is done" in capsys.readouterr().err
+    task = Run.load(tmp_path).tasks["fake-captions"]
+    assert task.unanswered("vanilla") == task.unanswered("air") == 0
+
+
+def test_failures_end_with_code_one_and_a_table_that_says_why(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "load", lambda *_: fakes.FakeVLM(fails=["test/1.png"]))
+    code = run(["evaluate", "fake-captions", "--out", str(tmp_path), "--no-curve", "--json"])
+    printed = capsys.readouterr()
+    assert code == 1 and json.loads(printed.out)
+    assert "1 of 40 failed, first with ValueError: cannot see test/1.png" in " ".join(printed.err.split())
+
+
+def test_a_method_that_never_acted_ends_with_code_one(tmp_path, capsys):
+    code = run(
+        ["evaluate", "fake-captions", "--method", "idle:fires=false", "--out", str(tmp_path), "--json"]
+    )
+    assert code == 1 and "never acted (too far)" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no-such-task"], "no task 'no-such-task'"),
+        (["fake-captions", "--shard", "5/3"], "as in 0/4"),
+        (["fake-captions", "fake-captions"], "named twice"),
+        (["fake-captions", "--limit", "0"], "limit"),
+        (["fake-captions", "--split", "train"], "split"),
+        (["fake-captions", "--variant", "odd"], "no variant 'odd'"),
+        (["chair"], "--data"),
+        ([], "task"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_with_code_two(tmp_path, capsys, arguments, says):
+    code = run(["evaluate", *arguments, "--out", str(tmp_path)])
+    printed = capsys.readouterr()
+    assert code == 2 and says in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_limit_and_split_choose_the_items(tmp_path, capsys):
+    run(
+        [
+            "evaluate",
+            "fake-captions",
+            "--split",
+            "validation",
+            "--limit",
+            "9",
+            "--out",
+            str(tmp_path),
+            "--json",
+        ]
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["fake-captions"]["vanilla"]["recall"]["n"] == 9
+    assert Run.load(tmp_path).tasks["fake-captions"].items[0].id == "validation-0"
