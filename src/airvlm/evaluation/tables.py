@@ -7,6 +7,7 @@ equal recall. Knows nothing about how the figures come about.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -16,7 +17,7 @@ from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.statistics import Estimate, mcnemar
 from airvlm.evaluation.store import Json
 
-__all__ = ["Column", "columns", "markdown", "rich_table", "to_json"]
+__all__ = ["Column", "columns", "legend", "markdown", "problem_table", "rich_table", "to_json"]
 
 SHOWN = 6  # metrics of a task that fit beside each other; JSON has all
 
@@ -84,6 +85,29 @@ def markdown(task: TaskRun) -> str:
         cells = [label, *(column.cells.get(label, "") for column in shown)]
         lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def legend(run: Run) -> list[str]:
+    """What the columns mean, for those who see them first."""
+    lines = [
+        "± is a standard error; [ ] a 95 % interval, paired over pictures; p is McNemar's, exact; Δ is to vanilla."
+    ]
+    for control, x in {
+        (t.trade_off.control, t.trade_off.x) for t in run.tasks.values() if t.trade_off and t.curve
+    }:
+        what = "saying less" if control == "shorter" else "a leaning to yes or no"
+        lines.append(
+            f"Δ at equal {x.replace('_', '-')}: what is left when {what} is taken out (curve of `{control}`)."
+        )
+    return [*lines, f"answers: {run.folder}"]
+
+
+def problem_table(problems: Sequence[str]) -> Table:
+    """Why a run ends with a failure."""
+    table = Table("these figures cannot be trusted", title_justify="left", box=None, pad_edge=False)
+    for problem in problems:
+        table.add_row(problem)
+    return table
 
 
 def to_json(run: Run) -> Json:
