@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from airvlm.methods.air import AIR
 from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR
+from airvlm.methods.vaf import VAF
+from airvlm.methods.vcd import VCD
 
 
 @dataclass(frozen=True)
@@ -43,4 +45,8 @@ METHODS: list[Case] = [
 
 METHODS += [
     Case("memvr", MemVR(alpha=0.3, threshold=0.3, window=(-1, 3)), MemVR(alpha=0.0)),
+    Case("vaf", VAF(enhance=0.8, suppress=0.4, layers=(1, 4)), VAF(enhance=0.0, suppress=0.0), compile=True),
+    Case("vaf-faithful", VAF(enhance=0.8, suppress=0.4, layers=(1, 4), faithful=True)),
+    # no cut: a token at its edge would fall on either side by the order of summation
+    Case("vcd", VCD(alpha=0.5, beta=0.0), VCD(alpha=0.0), reads_features=False),
 ]
