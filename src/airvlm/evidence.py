@@ -267,7 +267,7 @@ def _carry(
     covered = speaks.any(1)  # (P, Q)
     weights = scores.masked_fill(~covered.unsqueeze(1), 0.0).softmax(1) if M else scores
     R = (R * weights.unsqueeze(-1)).transpose(1, 2).reshape(P, Q, M * N)
-    rows = X.reshape(P, M * N, -1).float()
+    rows = X.reshape(P, M * N, X.shape[-1]).float()
     if recipe.noise and rows.numel():
         rows = torch.stack([_noised(own_rows, recipe) for own_rows in rows])
     return R @ rows, covered

@@ -270,6 +270,11 @@ class Reinforcing(_Seeing):
     def __init__(self, run: Run, air: AIR) -> None:
         super().__init__(run, air)
         first, stop = window(air.layers, len(run.anatomy.layers))
+        if air.rows == "visual" and first == len(run.anatomy.layers) - 1:
+            raise ValueError(
+                f"layers = {air.layers}: nothing reads the visual rows after the last layer, so that adding to them "
+                "changes no answer. Begin the span earlier, or set rows='all'."
+            )
         self.decodes = air.rows == "all"
         self.lens: EntropyLens | None = None
         self._fires: Tensor | None = None  # (B, L) positions that fired at the layer just watched
@@ -347,9 +352,9 @@ class Reinforcing(_Seeing):
 
 
 def window(layers: tuple[int, int] | None, count: int) -> tuple[int, int]:
-    """The span of layers in a decoder of `count`; None is its last fifth, as 26 to 32 is of 32."""
+    """The span of layers in a decoder of `count`; None is its last fifth, as 26 to 32 is of 32, but two at least."""
     if layers is None:
-        return count - max(1, round(count / 5)), count
+        return max(0, count - max(2, round(count / 5))), count
     first, stop = layers
     if stop > count:
         raise ValueError(f"layers = {layers}, but the decoder has {count}: the span may end at {count}")
