@@ -11,6 +11,7 @@ from PIL import Image
 
 from airvlm.methods import AIR
 from airvlm.methods.base import NeverFired
+from airvlm.methods.vcd import VCD
 from airvlm.pictures import BadPicture
 from airvlm.prompts import DESCRIBE
 from airvlm.vlm import VLM
@@ -166,6 +167,13 @@ def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
         vlm.ask(image, text, method=METHOD if image else None, max_new_tokens=3).text
         for image, text in requests
     ]
+
+
+def test_a_method_that_reads_pixels_is_given_pixels(vlm: VLM) -> None:
+    vlm.ask(picture(1), QUESTION, max_new_tokens=2)  # its features are kept from here on
+    answer = vlm.ask(picture(1), QUESTION, method=VCD(alpha=0.5), max_new_tokens=4)
+    assert answer.report is not None
+    assert answer.report.fired
 
 
 def test_a_method_without_a_picture_is_an_error(vlm: VLM) -> None:

@@ -166,7 +166,7 @@ class VLM:
     ) -> Generator[str, None, Answer]:
         """The answer's text piece by piece, as it comes; the generator returns the whole Answer at its end."""
         row = self.encoder.read(image, question)
-        inputs = self.encoder.inputs([row])
+        inputs = self.encoder.inputs([row], pixels=_reads_pixels(method))
         started = time.perf_counter()
 
         def generate(**hooks: Any) -> tuple[Tensor, Report | None]:
@@ -189,7 +189,7 @@ class VLM:
             # together, as the tokenizer would write it: a space belongs to the word that follows it
             gap = "" if row.prompt[-1:].isspace() else " "
             full = replace(row, prompt=row.prompt + gap + option.strip())
-            inputs = self.encoder.inputs([full])
+            inputs = self.encoder.inputs([full], pixels=_reads_pixels(method))
             ids = inputs["input_ids"][0]
             start = _common_prefix(asked, ids)
             with self._under(method, [full]):
@@ -224,7 +224,7 @@ class VLM:
         self, rows: Sequence[Request], method: Method | None, *, max_new_tokens: int = 64, **generation: Any
     ) -> list[Answer]:
         started = time.perf_counter()
-        inputs = self.encoder.inputs(rows)
+        inputs = self.encoder.inputs(rows, pixels=_reads_pixels(method))
         ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
         seconds = (time.perf_counter() - started) / len(rows)
         reports = [None] * len(rows) if report is None else report.rows or [report] * len(rows)
@@ -248,6 +248,15 @@ class VLM:
         pad = self.model.generation_config.pad_token_id
         pad = self.processor.tokenizer.pad_token_id if pad is None else pad
         return pad if pad is not None else next(iter(self._end_ids), None)
+
+
+def _reads_pixels(method: Any) -> bool:
+    """Whether a method, or one inside a composition, must see pixels instead of kept features."""
+    if isinstance(method, tuple | list):
+        return any(_reads_pixels(part) for part in method)
+    if not isinstance(method, Method):
+        return False
+    return method.needs_pixels or any(_reads_pixels(value) for value in vars(method).values())
 
 
 def _without_picture(answer: Answer, method: Method) -> Answer:

@@ -47,6 +47,7 @@ class VCD(Method):
     )
     mechanism: ClassVar[str] = "subtracts what the model would say of a noised picture"
     forwards: ClassVar[str] = "2 for every pass"
+    needs_pixels: ClassVar[bool] = True
 
     alpha: float = 1.0  # weight of the contrast; 0 is off, the plausibility cut included
     beta: float = 0.1  # tokens less likely than beta times the likeliest are never said; 0 cuts nothing
