@@ -30,7 +30,7 @@ _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-
 
 def bleu_tokens(text: str) -> list[str]:
     """Lower-case tokens without punctuation, as the COCO caption evaluation counts them."""
-    words = [_BRACKETS.get(token, token) for token in tokenize(" ".join(text.lower().split()))]
+    words = [_BRACKETS.get(token, token) for token in tokenize(text.lower().replace("’", "'"))]
     return [word for word in words if word not in _PUNCTUATION and set(word) != {"."}]
 
 

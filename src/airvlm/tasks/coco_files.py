@@ -23,6 +23,8 @@ _IMAGE_KEYS = ("image_id", "image", "image_file", "item", "id", "question_id")
 
 def image_id(name: Any) -> str:
     """An image's id from the id itself or from a file name such as COCO_val2014_000000226988.jpg."""
+    if isinstance(name, int) or (isinstance(name, str) and name.isdecimal()):
+        return str(int(name))
     digits = re.findall(r"\d+", Path(str(name)).stem)
     if not digits:
         raise ValueError(f"no COCO image id in {name!r}")

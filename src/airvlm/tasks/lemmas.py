@@ -26,7 +26,6 @@ _VERB_FORMS = {
     "stove": "stave",
     "born": "bear",
     "borne": "bear",
-    "bore": "bear",
     "sank": "sink",
     "sunk": "sink",
     "tying": "tie",
@@ -37,13 +36,20 @@ _NOUNS = {
     "women": "woman", "children": "child", "grandchildren": "grandchild", "oxen": "ox", "mice": "mouse",
     "knives": "knife", "pocketknives": "pocketknife", "calves": "calf", "thieves": "thief", "leaves": "leaf",
     "vases": "vas", "men": "men", "glasses": "glass", "buses": "bus", "minibuses": "minibus", "skis": "ski",
-    "tvs": "tv", "suvs": "suv", "taxis": "taxi", "ties": "tie",
+    "tvs": "tv", "suvs": "suv", "taxis": "taxi",
     "feet": "foot", "teeth": "tooth", "wolves": "wolf", "shelves": "shelf", "buffaloes": "buffalo",
 }  # fmt: skip
 _UNCHANGED = frozenset(
     """bus airbus minibus glass tennis scissors this his its is was has as us yes less across perhaps always towards
     besides afterwards sometimes plus versus various gas grass glass moss boss cross dress chess mess class brass
     bass canvas christmas lens series species news sunglasses jeans pants shorts clothes headquarters""".split()
+)
+_IN_IE = frozenset(
+    "tie necktie magpie collie doggie cookie pie movie hoodie brownie smoothie veggie zombie".split()
+)
+# Plurals of words that WordNet does not have stay plurals, and so are not counted.
+_NOT_IN_WORDNET = frozenset(
+    "smartphones macbooks netbooks pitbulls longboards shortboards skimboards wakeboards teddybears hairdryers".split()
 )
 _ENDINGS = (
     ("ies", "y"),
@@ -77,7 +83,7 @@ def lemmas(tokens: Sequence[str]) -> list[str]:
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else "."
         after = tokens[i + 1] if i + 1 < len(tokens) else "."
-        if token == "geese":
+        if token == "geese" or token in _NOT_IN_WORDNET:
             found.append(token)
         elif _is_verb(token, before, after):
             found.append(verb_lemma(token))
@@ -135,6 +141,8 @@ def noun_lemma(word: str) -> str:
         return word
     if word.endswith("men") and word != "specimen" and len(word) > 5:
         return word[:-3] + "man"
+    if word[:-1] in _IN_IE:
+        return word[:-1]
     for plural, one in _ENDINGS:
         if word.endswith(plural):
             return word[: -len(plural)] + one

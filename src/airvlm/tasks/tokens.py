@@ -7,6 +7,7 @@ downloaded model to find the ends of sentences; these rules give the same tokens
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = ["tokenize"]
 
@@ -21,10 +22,10 @@ _PIECE = re.compile(
     r"""\.{2,}|--+|``|''
     |n't\b(?!\w)
     |'(?:s|m|d|ll|re|ve)(?!\w)
-    |[;@\#$%&?!*()\[\]{}<>"“”«»…]
+    |[;@\#$%&?!*()\[\]{}<>"“”‘’„`«»]
     |[:,](?!\d)
     |(?:(?!n't\b)(?!--)(?!\.{2,})(?!'(?:s|m|d|ll|re|ve)(?!\w))(?!'$)(?!'[\s,.;:!?])(?![:,](?!\d))
-        [^\s;@\#$%&?!*()\[\]{}<>"“”«»…])+
+        [^\s;@\#$%&?!*()\[\]{}<>"“”‘’„`«»])+
     |.""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -48,11 +49,15 @@ def tokenize(text: str) -> list[str]:
         stop = ""
         if body.endswith(".") and not body.endswith("..") and _ends_sentence(body[:-1], following):
             body, stop = body[:-1], "."
-        for piece in _PIECE.findall(body):
-            tokens.extend(_split_word(piece))
+        tokens.extend(_pieces(body))
         tokens.extend([stop] if stop else [])
         tokens.extend(closers)
     return tokens
+
+
+@lru_cache(maxsize=1 << 14)  # descriptions repeat themselves
+def _pieces(body: str) -> tuple[str, ...]:
+    return tuple(word for piece in _PIECE.findall(body) for word in _split_word(piece))
 
 
 def _strip_closers(chunk: str) -> tuple[str, str]:

@@ -1,0 +1,57 @@
+"""BLEU equals the COCO caption evaluation's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airvlm.tasks.bleu import Bleu, bleu_tokens
+from tests.golden import golden
+
+PARTS = ["full", "first_sentence"]
+
+
+def _inputs(part: str) -> Path:
+    return golden("bleu", f"llava-1.5_greedy_{part}_inputs.json")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_tokens_are_those_of_the_official_tokeniser(part: str) -> None:
+    content = json.loads(_inputs(part).read_text())
+    for image, texts in content["refs"].items():
+        raw = [*texts, content["hyp"][image]]
+        official = [*content["ptb_refs"][image], *content["ptb_hyp"][image]]
+        assert [" ".join(bleu_tokens(text)) for text in raw] == official
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_scores_are_the_official_ones(part: str) -> None:
+    official = json.loads(golden("bleu", "bleu_scores.json").read_text())[f"llava-1.5_greedy/{part}"]
+    scores = Bleu().rescore(_inputs(part))
+    metrics = scores.metrics
+    assert [metrics[f"BLEU-{n}"] / 100 for n in range(1, 5)] == pytest.approx(
+        official["corpus_bleu1..4"], rel=1e-9
+    )
+    means = [metrics[f"BLEU-{n}-image"] / 100 for n in range(1, 5)]
+    assert means == pytest.approx(official["mean_sentence_bleu1..4"], rel=1e-9)
+    assert metrics["BLEU"] / 100 == pytest.approx(official["halc_bleu"], rel=1e-9)
+    for image, counts in zip(scores.pictures, scores.per_item, strict=True):
+        own = [counts[f"bleu_own_{n}"] for n in range(1, 5)]
+        assert own == pytest.approx(official["per_image"][image], rel=1e-6)
+
+
+def test_references_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
+    captions, references = tmp_path / "captions.jsonl", tmp_path / "references.json"
+    captions.write_text('{"image_id": 7, "caption": "A dog on a bench."}\n')
+    with pytest.raises(ValueError, match="no reference captions"):
+        Bleu().rescore(captions)
+    references.write_text(json.dumps({"annotations": [{"image_id": 7, "caption": "a dog on a bench"}]}))
+    assert Bleu().rescore(captions, references).metrics["BLEU-4"] == pytest.approx(100)
+
+
+def test_an_empty_description_scores_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({"hyp": {"1": ""}, "refs": {"1": ["a dog"]}}))
+    assert Bleu().rescore(file).metrics["BLEU"] == pytest.approx(0, abs=1e-6)
