@@ -35,8 +35,8 @@ _VERB_FORMS = {
 _NOUNS = {
     "women": "woman", "children": "child", "grandchildren": "grandchild", "oxen": "ox", "mice": "mouse",
     "knives": "knife", "pocketknives": "pocketknife", "calves": "calf", "thieves": "thief", "leaves": "leaf",
-    "vases": "vas", "men": "men", "glasses": "glass", "buses": "bus", "minibuses": "minibus", "skis": "ski",
-    "tvs": "tv", "suvs": "suv", "taxis": "taxi",
+    "vases": "vas", "men": "men", "glasses": "glass", "buses": "bus", "minibuses": "minibus",
+    "tvs": "tv", "suvs": "suv",
     "feet": "foot", "teeth": "tooth", "wolves": "wolf", "shelves": "shelf", "buffaloes": "buffalo",
 }  # fmt: skip
 _UNCHANGED = frozenset(
@@ -44,8 +44,9 @@ _UNCHANGED = frozenset(
     besides afterwards sometimes plus versus various gas grass glass moss boss cross dress chess mess class brass
     bass canvas christmas lens series species news sunglasses jeans pants shorts clothes headquarters""".split()
 )
-_IN_IE = frozenset(
-    "tie necktie magpie collie doggie cookie pie movie hoodie brownie smoothie veggie zombie".split()
+_IN_I = frozenset(  # words whose plural only adds an -s, whatever it then looks like
+    """tie necktie magpie collie doggie cookie pie movie hoodie brownie smoothie veggie zombie ski taxi corgi zebu broccoli kiwi
+    bikini zucchini""".split()
 )
 # Plurals of words that WordNet does not have stay plurals, and so are not counted.
 _NOT_IN_WORDNET = frozenset(
@@ -135,14 +136,14 @@ def noun_lemma(word: str) -> str:
     """A noun in the singular; words that only look like plurals stay as they are."""
     if word in _NOUNS:
         return _NOUNS[word]
+    if word[:-1] in _IN_I and word[-1] == "s":
+        return word[:-1]
     if word.endswith(("sss", "iss")):  # a plural -s on a word that has one already
         return word[:-1]
     if word in _UNCHANGED or word.endswith(("ss", "us", "is", "'s")) or len(word) < 4:
         return word
     if word.endswith("men") and word != "specimen" and len(word) > 5:
         return word[:-3] + "man"
-    if word[:-1] in _IN_IE:
-        return word[:-1]
     for plural, one in _ENDINGS:
         if word.endswith(plural):
             return word[: -len(plural)] + one
