@@ -47,21 +47,22 @@ def about() -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise Failure(f"the embedded model is not in this installation ({folder}); `make train` makes it")
     config = json_files.loads((folder / "config.json").read_text())
-    text, vision = config["text_config"], config["vision_config"]
+    text, vision = config.get("text_config", {}), config.get("vision_config", {})
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     architecture = {
-        "type": config["model_type"],
-        "decoder layers": text["num_hidden_layers"],
-        "width": text["hidden_size"],
-        "vision layers": vision["num_hidden_layers"],
-        "picture side": vision["image_size"],
+        "type": config.get("model_type"),
+        "decoder layers": text.get("num_hidden_layers"),
+        "decoder width": text.get("hidden_size"),
+        "vision layers": vision.get("num_hidden_layers"),
+        "vision width": vision.get("hidden_size"),
+        "picture side (pixels)": vision.get("image_size"),
         "weights (MB)": round(size / 1e6, 1),
     }
     world = {"objects": len(OBJECTS), "contexts": len(CONTEXTS)}
     return {
         "architecture": architecture,
         "world": world,
-        **embedded.model_card(),
+        **(embedded.model_card() if (folder / "card.json").is_file() else {}),
         "limits": list(LIMITS),
     }
 

@@ -1,0 +1,107 @@
+"""The commands about the embedded model and its world, on a stand-in for the model: none of its figures matter."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from airvlm import cli, tiny
+from airvlm.tiny.drawing import NoFont, font_path
+from tests.checkpoints import save_llava
+
+FIELDS = ["--set", "patches=4", "--set", "top_q=4"]
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_llava(tmp_path_factory.mktemp("embedded"))
+    (folder / "card.json").write_text(json.dumps({"training": {"minutes": 3}, "scores": {"CHAIR_S": 20.0}}))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def embedded(monkeypatch: pytest.MonkeyPatch, stand_in: Path) -> None:
+    monkeypatch.setattr(tiny, "model_path", lambda: stand_in)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.run(arguments)
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_demo_tells_the_truth_and_writes_its_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = tmp_path / "new" / "demo.png"
+    code, out, err = run(capsys, "demo", "--scene", "3", "-o", str(target), "--json", *FIELDS)
+    assert code == 0, err
+    shown = json.loads(out)
+    truth = list(tiny.scenes("test")[3].names)
+    assert shown["truth"] == truth
+    for answer in shown["answers"].values():
+        assert set(answer["missed"]) <= set(truth)
+        assert not set(answer["wrong"]) & set(truth)
+    with Image.open(target) as drawing:
+        assert drawing.width > 600
+    code, out, _ = run(capsys, "demo", "--scene", "3", "-o", str(target), *FIELDS)
+    assert code == 0
+    assert "vanilla" in out
+    assert "it shows" in out
+
+
+def test_a_scene_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "demo", "--scene", "elsewhere")
+    assert (code, out) == (2, "")
+    assert "no such test scene" in err
+
+
+def test_tiny_tells_size_training_scores_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "tiny", "--json")
+    facts: dict[str, Any] = json.loads(out)
+    assert code == 0
+    assert facts["architecture"]["decoder layers"] == 4
+    assert facts["scores"] == {"CHAIR_S": 20.0}
+    assert facts["limits"]
+    code, out, _ = run(capsys, "tiny")
+    assert "CHAIR_S" in out
+
+
+def test_a_missing_embedded_model_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tiny, "model_path", lambda: tmp_path)
+    code, out, err = run(capsys, "tiny")
+    assert (code, out) == (2, "")
+    assert "not in this installation" in err
+
+
+def test_the_same_seed_draws_the_same_scene(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    try:
+        font_path()
+    except NoFont:
+        pytest.skip("the emoji font is not installed")
+    drawn = []
+    for name in ("a.png", "b.png"):
+        code, out, _ = run(
+            capsys, "scene", "--seed", "5", "--context", "farm", "-o", str(tmp_path / name), "--json"
+        )
+        assert code == 0
+        truth = json.loads(out)
+        drawn.append((truth["objects"], (tmp_path / name).read_bytes()))
+    assert drawn[0] == drawn[1]
+    assert truth["context"] == "farm"
+
+
+def test_without_the_font_a_line_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: Any) -> None:
+        raise NoFont("install fonts-noto-color-emoji")
+
+    monkeypatch.setattr("airvlm.cli.scene.draw", missing)
+    code, out, err = run(capsys, "scene", "-o", str(tmp_path / "x.png"))
+    assert (code, out) == (2, "")
+    assert "fonts-noto-color-emoji" in err
