@@ -19,6 +19,8 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
+from tests.models import tiny_ports
+
 PAD, BOS, EOS, IMAGE, VIDEO, START, END = 0, 1, 2, 4, 5, 6, 7
 LAYERS, WIDTH, VIEW = 4, 32, 32  # decoder layers, hidden size, pixels a side
 
@@ -176,6 +178,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "spatial_merge_size": 2,
     },
 }
+NATIVE_FAMILIES = tuple(CONFIGS)
+CONFIGS |= tiny_ports.configs(TEXT, view=VIEW, image=IMAGE, start=START, end=END)
 FAMILIES = tuple(CONFIGS)
 
 _SQUARE = {"height": VIEW, "width": VIEW}
@@ -207,9 +211,10 @@ IMAGE_PROCESSORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "glm46v": (Glm46VImageProcessorPil, _GLM),
     "glm4v_moe": (Glm4vImageProcessorPil, _GLM),
     "mistral3": (PixtralImageProcessorPil, {"size": {"longest_edge": VIEW}, "patch_size": 8}),
+    **tiny_ports.image_processors(VIEW),
 }
 TOKEN_TYPES = {
     "gemma3": "token_type_ids",
     "paligemma": "token_type_ids",
 }  # 1 on visual rows, under either name
-TOKEN_TYPES |= {name: "mm_token_type_ids" for name in FAMILIES if name.startswith(("qwen", "glm"))}
+TOKEN_TYPES |= {name: "mm_token_type_ids" for name in NATIVE_FAMILIES if name.startswith(("qwen", "glm"))}

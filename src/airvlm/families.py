@@ -38,6 +38,7 @@ _ANYRES = "base view and tiles (any-res), newline tokens between rows"
 _POST_NORM = "normalises after the feed-forward: only the ratio of the added term counts"
 _DEEPSTACK = "adds visual features in its first layers (deepstack); crops bring their last features only"
 _MIXTURE = "mixture of experts: the routed output is reinforced, the router is not touched"
+_PORTED = "read from the official files by airvlm.models, without remote code (docs/models.md)"
 _SPLITS = MappingProxyType({"do_image_splitting": False})
 
 FAMILIES: dict[str, Family] = _table(
@@ -94,6 +95,8 @@ FAMILIES: dict[str, Family] = _table(
     Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, note=_POST_NORM),
     Family("glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, note=_MIXTURE),
     Family("mistral3", "Mistral Small 3.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", _NATIVE),
+    Family("qwen", "Qwen-VL", "Qwen/Qwen-VL-Chat", _FIXED, plain_pixels=True, note=_PORTED),
+    Family("chatglm", "GLM-4V", "THUDM/glm-4v-9b", _FIXED, plain_pixels=True, note=_PORTED),
 )
 
 # Families that no anatomy can serve, and why
