@@ -44,7 +44,6 @@ class AmberFiles:
     known: frozenset[str]  # every word the benchmark knows
 
 
-@lru_cache(maxsize=2)
 def amber_files(place: Path) -> AmberFiles:
     """AMBER's files, from its data folder or the path of its annotations.json."""
     folder = place if place.is_dir() else place.parent
@@ -52,6 +51,11 @@ def amber_files(place: Path) -> AmberFiles:
     for name in ("annotations.json", "relation.json", "safe_words.txt"):
         if not (folder / name).exists():
             raise TaskDataMissing(f"amber: no {name} in {folder}; it should hold {NEED}")
+    return _read_files(folder)
+
+
+@lru_cache(maxsize=2)
+def _read_files(folder: Path) -> AmberFiles:
     related = json.loads(read_text(folder / "relation.json"))
     safe = frozenset(
         line.strip() for line in read_text(folder / "safe_words.txt").splitlines() if line.strip()

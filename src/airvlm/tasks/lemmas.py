@@ -45,8 +45,8 @@ _UNCHANGED = frozenset(
     bass canvas christmas lens series species news sunglasses jeans pants shorts clothes headquarters""".split()
 )
 _IN_I = frozenset(  # words whose plural only adds an -s, whatever it then looks like
-    """tie necktie magpie collie doggie cookie pie movie hoodie brownie smoothie veggie zombie ski taxi corgi zebu broccoli kiwi
-    bikini zucchini""".split()
+    """tie necktie magpie collie doggie cookie pie movie hoodie brownie smoothie veggie zombie ski taxi corgi
+    zebu broccoli kiwi bikini zucchini""".split()
 )
 # Plurals of words that WordNet does not have stay plurals, and so are not counted.
 _NOT_IN_WORDNET = frozenset(

@@ -1,0 +1,123 @@
+"""AMBER: what the official script prints, for real and for made-up descriptions, and its yes/no part."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from airvlm.tasks import load_task
+from airvlm.tasks.amber import Amber
+from airvlm.tasks.amber_yesno import AmberYesNo
+from airvlm.tasks.base import TaskDataMissing
+from airvlm.tasks.lemmas import nouns
+from airvlm.tasks.tokens import tokenize
+from tests.golden import golden
+
+
+def _data() -> Path:
+    path = golden("amber").parents[1] / "data" / "amber"
+    if not path.exists():
+        pytest.skip(f"AMBER's files are not here: {path}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("generative_200.json", "generative_200.expected.txt"),
+        ("llava15_7b_166.json", "llava15_7b_166.exactsim.expected.txt"),
+        ("llava15_7b_166.json", "llava15_7b_166.en_core_web_lg.reported.txt"),
+    ],
+)
+def test_descriptions_score_as_the_official_script_prints(answers: str, expected: str) -> None:
+    printed = dict(re.findall(r"(\w+):\s+([\d.]+)", golden("amber", expected).read_text()))
+    metrics = load_task("amber").rescore(golden("amber", answers), _data()).metrics
+    assert {name: f"{metrics[name]:.1f}" for name in printed} == printed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """AMBER's files for one picture and four questions."""
+    (tmp_path / "relation.json").write_text(json.dumps({"sea": ["water"], "dog": [], "cat": [], "sun": []}))
+    (tmp_path / "safe_words.txt").write_text("light\nsign")
+    notes: list[dict[str, object]] = [
+        {"id": 1, "type": "generative", "truth": ["sea", "dog", "dog"], "hallu": ["sun"]},
+        {"id": 2, "type": "discriminative-attribute-state", "truth": "yes"},
+        {"id": 3, "type": "discriminative-hallucination", "truth": "no"},
+        {"id": 4, "type": "discriminative-hallucination", "truth": "no"},
+        {"id": 5, "type": "relation", "truth": "no"},
+    ]
+    (tmp_path / "annotations.json").write_text(json.dumps(notes))
+    return tmp_path
+
+
+def _answers(folder: Path, rows: dict[int, str]) -> Path:
+    path = folder / "answers.json"
+    path.write_text(json.dumps([{"id": number, "response": text} for number, text in rows.items()]))
+    return path
+
+
+def test_related_words_cover_and_the_same_object_twice_can_never_be_covered(folder: Path) -> None:
+    scores = Amber().rescore(_answers(folder, {1: "A dog in the water under the sun with a cat."}), folder)
+    assert scores.metrics["Cover"] == pytest.approx(200 / 3)
+    assert scores.metrics["CHAIR"] == 50 and scores.metrics["Hal"] == 100 and scores.metrics["Cog"] == 100
+    assert scores.details[0]["hallucinated"] == ["sun", "cat"]
+
+
+def test_a_word_that_begins_a_sentence_is_not_recognised(folder: Path) -> None:
+    assert Amber().rescore(_answers(folder, {1: "Sun and a dog."}), folder).metrics["CHAIR"] == 0
+
+
+def test_verbs_are_no_nouns() -> None:
+    text = "The dog can be seen as she skates to board a bus next to water, hot air balloons, a painting"
+    found = nouns(tokenize(text))
+    assert {"dog", "bus", "water", "balloon", "painting"} <= set(found)
+    assert not {"can", "skate", "board", "hot"} & set(found)
+
+
+def test_yes_no_questions_have_no_as_the_positive_class(folder: Path) -> None:
+    answers = _answers(folder, {2: "Yes", 3: "No", 4: "Yes", 5: "No, it is not."})
+    strict = AmberYesNo().rescore(answers, folder).metrics
+    assert strict["accuracy"] == 75 and strict["precision"] == 100
+    assert strict["recall"] == pytest.approx(200 / 3)
+    assert strict["f1"] == pytest.approx(200 * 0.667 / (1.667 + 0.0001))
+    assert strict["f1-existence"] == pytest.approx(200 * 0.5 / (1.5 + 0.001))
+    assert strict["accuracy-relation"] == 100
+    official = AmberYesNo(parser="official").rescore(answers, folder)
+    assert official.metrics["accuracy-relation"] == 0 and official.unparsed == 1
+
+
+def test_each_part_sends_the_other_parts_answers_away(folder: Path) -> None:
+    with pytest.raises(ValueError, match="score those with amber-yesno"):
+        Amber().rescore(_answers(folder, {1: "A dog.", 2: "Yes"}), folder)
+    with pytest.raises(ValueError, match="score it with amber"):
+        AmberYesNo().rescore(_answers(folder, {1: "A dog."}), folder)
+
+
+def test_items_come_from_the_query_files(folder: Path) -> None:
+    (folder / "query_generative.json").write_text(
+        '[{"id": 1, "image": "AMBER_1.jpg", "query": "Describe this image."}]'
+    )
+    query = '[{"id": 3, "image": "AMBER_1.jpg", "query": "Is there a sun in this image?"}]'
+    (folder / "query_discriminative.json").write_text(query)
+    with pytest.raises(TaskDataMissing, match=r"no picture AMBER_1\.jpg"):
+        Amber(folder).items()
+    (folder / "image").mkdir()
+    (folder / "image" / "AMBER_1.jpg").write_bytes(b"")
+    described, asked = Amber(folder).items(), AmberYesNo(folder).items()
+    assert described[0].question == "Describe this image." and asked[0].truth == "no"
+    assert Amber(folder).score(described, ["A dog."]).metrics["CHAIR"] == 0
+    assert AmberYesNo(folder).score(asked, [None]).missing == 1
+
+
+def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(TaskDataMissing, match="--truth FOLDER"):
+        Amber().rescore(_answers(folder, {1: "A dog."}))
+    with pytest.raises(ValueError, match="AMBER has no item 9"):
+        Amber().rescore(_answers(folder, {9: "A dog."}), folder)
+    (folder / "relation.json").unlink()  # a folder may lose a file after it was read once
+    with pytest.raises(TaskDataMissing, match=r"no relation\.json"):
+        Amber().rescore(_answers(folder, {1: "A dog."}), folder)

@@ -1,0 +1,158 @@
+"""POPE: the official figures on real answers, and questions made from any annotated pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airvlm.tasks import load_task
+from airvlm.tasks.base import Item, TaskDataMissing
+from airvlm.tasks.pope import SETTINGS, Pope, Setting, build_questions, pope_question, spread
+from tests.golden import golden
+
+ANSWERS = "clearsight_vaf_llava7b_coco_random_answers.jsonl"
+
+
+@pytest.mark.parametrize("parser", ["strict", "rucaibox", "llava", "opera", "vcd", "clearsight"])
+def test_real_answers_score_as_published(parser: str) -> None:
+    scores = load_task("pope", variant=parser).rescore(
+        golden("pope", ANSWERS), golden("pope", "coco_pope_random.json")
+    )
+    cells = {name: scores.totals[name] for name in ("tp", "fp", "tn", "fn")}
+    assert cells == {"tp": 1309, "fp": 116, "tn": 1384, "fn": 191}
+    expected = {
+        "accuracy": 89.7667,
+        "precision": 91.8596,
+        "recall": 87.2667,
+        "f1": 89.5043,
+        "yes_ratio": 47.5,
+    }
+    assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected, abs=5e-5)
+    assert len(set(scores.pictures)) == 500
+
+
+def test_answers_are_matched_by_question_whatever_their_order(tmp_path: Path) -> None:
+    lines = golden("pope", ANSWERS).read_text().splitlines()
+    turned = tmp_path / "turned.jsonl"
+    turned.write_text("\n".join(reversed(lines)))
+    truth = golden("pope", "coco_pope_random.json")
+    assert Pope().rescore(turned, truth).metrics == Pope().rescore(golden("pope", ANSWERS), truth).metrics
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+TRUTH: list[dict[str, object]] = [
+    {"question_id": 1, "image": "a.jpg", "text": "Is there a dog in the image?", "label": "yes"},
+    {"question_id": 2, "image": "a.jpg", "text": "Is there a cat in the image?", "label": "no"},
+]
+
+
+def test_answers_to_other_questions_are_refused(tmp_path: Path) -> None:
+    truth = _write(tmp_path / "truth.json", TRUTH)
+    other = [{"question_id": i, "prompt": "Is there a car in the image?", "text": "Yes"} for i in (1, 2)]
+    with pytest.raises(ValueError, match="it was asked 'car', not 'dog'"):
+        Pope().rescore(_write(tmp_path / "other.jsonl", other), truth)
+    with pytest.raises(ValueError, match="has no question 7"):
+        Pope().rescore(_write(tmp_path / "seven.jsonl", [{"question_id": 7, "text": "Yes"}]), truth)
+
+
+def test_an_unfinished_file_is_scored_on_what_it_answers_and_says_so(tmp_path: Path) -> None:
+    truth = _write(tmp_path / "truth.json", TRUTH)
+    scores = Pope().rescore(_write(tmp_path / "half.jsonl", [{"question_id": 2, "text": "No"}]), truth)
+    assert scores.metrics["accuracy"] == 100 and scores.notes == ("1 of 2 questions are answered",)
+
+
+def test_answers_that_carry_their_label_need_no_truth(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"answer": "Yes.", "label": "yes"}, {"answer": "No", "label": "Yes"}]
+    assert Pope().rescore(_write(tmp_path / "own.jsonl", rows)).metrics["accuracy"] == 50
+
+
+@pytest.mark.parametrize("parser", ["strict", "vcd"])
+def test_answers_without_labels_are_read_and_listed(parser: str) -> None:
+    scores = load_task("pope", variant=parser).rescore(golden("pope", "yesno_parsers.json"))
+    assert len(scores.details) == 38 and "accuracy" not in scores.metrics
+    assert "give the POPE file with --truth" in scores.notes[0]
+
+
+def test_the_paper_s_prompts_are_styles() -> None:
+    prompts = {
+        style: Pope(prompt_style=style).prompt(_item()) for style in ("plain", "vcd", "clearsight", "llava")
+    }
+    assert prompts["plain"] == "Is there a dog in the image?"
+    assert prompts["vcd"].endswith("? Please answer this question with one word.")
+    assert prompts["clearsight"].endswith("? Please just answer yes or no.")
+    assert prompts["llava"].endswith("?\nAnswer the question using a single word or phrase.")
+    assert Pope().settings()["prompt_style"] == "plain" and Pope().settings()["parser"] == "strict"
+    with pytest.raises(ValueError, match="no prompt style 'loud'"):
+        Pope(prompt_style="loud").prompt(_item())
+
+
+def _item() -> Item:
+    return Item("1", None, "Is there a dog in the image?", "yes")
+
+
+def test_the_nine_files_and_their_pictures_come_from_the_users_folder(tmp_path: Path) -> None:
+    for setting in SETTINGS:
+        _write(tmp_path / f"coco_pope_{setting}.json", TRUTH)
+    with pytest.raises(TaskDataMissing, match=r"no picture a\.jpg"):
+        Pope(tmp_path).items()
+    (tmp_path / "val2014").mkdir()
+    (tmp_path / "val2014" / "a.jpg").write_bytes(b"")
+    items = Pope(tmp_path).items()
+    assert len(items) == 6 and len({item.id for item in items}) == 6
+    assert {item.picture for item in items} == {"a.jpg"}
+    assert [item.meta["setting"] for item in Pope(tmp_path).items(limit=4)] == ["random"] * 2 + [
+        "popular",
+        "adversarial",
+    ]
+    assert len(Pope(tmp_path, setting="popular").items()) == 2
+    with pytest.raises(TaskDataMissing, match=r"no gqa_pope_random\.json"):
+        Pope(tmp_path, dataset="gqa").items()
+
+
+def test_a_limit_is_spread_over_the_settings() -> None:
+    assert spread(7, 3) == [3, 2, 2] and spread(None, 2) == [None, None]
+
+
+WORLD = {
+    "1": ["dog", "person", "car"],
+    "2": ["dog", "person", "frisbee"],
+    "3": ["person", "car", "bus"],
+    "4": ["cat", "couch", "tv"],
+    "5": ["cat"],
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_built_questions_are_true_and_balanced(setting: Setting) -> None:
+    records = build_questions(WORLD, setting)
+    assert {record["image"] for record in records} == {"1", "2", "3", "4"}  # "5" has too few objects
+    assert [record["question_id"] for record in records] == list(range(1, 25))
+    for record in records:
+        name = record["text"].removeprefix("Is there a ").removesuffix(" in the image?")
+        assert (name in WORLD[record["image"]]) == (record["label"] == "yes")
+    for image in "1234":
+        mine = [record for record in records if record["image"] == image]
+        assert len({record["text"] for record in mine}) == 6
+        assert sum(record["label"] == "yes" for record in mine) == 3
+
+
+def test_popular_asks_for_the_frequent_and_adversarial_for_companions() -> None:
+    wrong = {s: [r["text"] for r in build_questions(WORLD, s) if r["label"] == "no"] for s in SETTINGS}
+    assert wrong["popular"][-3] == "Is there a person in the image?"
+    assert wrong["adversarial"][0] == "Is there a frisbee in the image?"  # with picture 1's dog in picture 2
+
+
+def test_built_questions_depend_on_the_seed_alone() -> None:
+    assert build_questions(WORLD, "random") == build_questions(WORLD, "random", seed=0)
+    assert build_questions(WORLD, "random") != build_questions(WORLD, "random", seed=1)
+
+
+def test_questions_have_the_right_article() -> None:
+    assert pope_question("apple") == "Is there an apple in the image?"
+    assert pope_question("dog") == "Is there a dog in the image?"
