@@ -1,4 +1,4 @@
-"""POPE: the official figures on real answers, and questions made from any annotated pictures."""
+"""POPE: the official figures on real answers, and the user's files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item, TaskDataMissing
-from airvlm.tasks.pope import SETTINGS, Pope, Setting, build_questions, pope_question, spread
+from airvlm.tasks.pope import Pope, spread
+from airvlm.tasks.pope_builder import SETTINGS
 from tests.golden import golden
 
 ANSWERS = "clearsight_vaf_llava7b_coco_random_answers.jsonl"
@@ -117,42 +118,3 @@ def test_the_nine_files_and_their_pictures_come_from_the_users_folder(tmp_path: 
 
 def test_a_limit_is_spread_over_the_settings() -> None:
     assert spread(7, 3) == [3, 2, 2] and spread(None, 2) == [None, None]
-
-
-WORLD = {
-    "1": ["dog", "person", "car"],
-    "2": ["dog", "person", "frisbee"],
-    "3": ["person", "car", "bus"],
-    "4": ["cat", "couch", "tv"],
-    "5": ["cat"],
-}
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_built_questions_are_true_and_balanced(setting: Setting) -> None:
-    records = build_questions(WORLD, setting)
-    assert {record["image"] for record in records} == {"1", "2", "3", "4"}  # "5" has too few objects
-    assert [record["question_id"] for record in records] == list(range(1, 25))
-    for record in records:
-        name = record["text"].removeprefix("Is there a ").removesuffix(" in the image?")
-        assert (name in WORLD[record["image"]]) == (record["label"] == "yes")
-    for image in "1234":
-        mine = [record for record in records if record["image"] == image]
-        assert len({record["text"] for record in mine}) == 6
-        assert sum(record["label"] == "yes" for record in mine) == 3
-
-
-def test_popular_asks_for_the_frequent_and_adversarial_for_companions() -> None:
-    wrong = {s: [r["text"] for r in build_questions(WORLD, s) if r["label"] == "no"] for s in SETTINGS}
-    assert wrong["popular"][-3] == "Is there a person in the image?"
-    assert wrong["adversarial"][0] == "Is there a frisbee in the image?"  # with picture 1's dog in picture 2
-
-
-def test_built_questions_depend_on_the_seed_alone() -> None:
-    assert build_questions(WORLD, "random") == build_questions(WORLD, "random", seed=0)
-    assert build_questions(WORLD, "random") != build_questions(WORLD, "random", seed=1)
-
-
-def test_questions_have_the_right_article() -> None:
-    assert pope_question("apple") == "Is there an apple in the image?"
-    assert pope_question("dog") == "Is there a dog in the image?"

@@ -11,7 +11,7 @@ import pytest
 from airvlm import tiny
 from airvlm.tasks import load_task
 from airvlm.tasks.coco_words import CATEGORIES, mentions
-from airvlm.tasks.pope import SETTINGS
+from airvlm.tasks.pope_builder import SETTINGS
 from airvlm.tiny import grammar, world
 
 KINDS = ("existence", "count", "position", "colour")

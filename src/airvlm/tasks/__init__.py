@@ -52,6 +52,9 @@ TASKS: dict[str, TaskEntry] = {
         for dataset in ("coco", "aokvqa", "gqa")
         for setting in ("random", "popular", "adversarial")
     },
+    "pope-annotated": TaskEntry(
+        "pope:Pope", "POPE with questions made from your own annotated pictures", {"dataset": "annotated"}
+    ),
     "amber": TaskEntry("amber:Amber", "AMBER, descriptions: CHAIR, Cover, Hal, Cog"),
     "amber-yesno": TaskEntry(
         "amber_yesno:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"

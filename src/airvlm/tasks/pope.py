@@ -1,26 +1,23 @@
 """POPE: "Is there a ... in the image?" about objects that are there and objects that are not (Li et al., 2023).
 
 Knows nothing about models. Takes the nine official files (COCO, A-OKVQA, GQA; random, popular, adversarial) from the
-user's folder, or makes questions of the three kinds from any annotated set of pictures (`build_questions`).
+user's folder, or makes questions of the three kinds from any annotated set of pictures (pope_builder.py).
 """
 
 from __future__ import annotations
 
-import random
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from .base import Item, Metric, Scores, Task, TaskDataMissing, read_records
+from .pope_builder import SETTINGS, Setting, annotated_objects, build_questions
 from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 
-__all__ = ["PROMPTS", "SETTINGS", "Pope", "build_questions", "pope_question", "spread"]
+__all__ = ["PROMPTS", "Pope", "spread"]
 
-Setting = Literal["random", "popular", "adversarial", "all"]
-SETTINGS: tuple[Setting, ...] = ("random", "popular", "adversarial")
 DATASETS = ("coco", "aokvqa", "gqa")
 # What the papers put after the question; "plain" is POPE's own.
 PROMPTS: dict[str, str] = {
@@ -33,11 +30,6 @@ PROMPTS: dict[str, str] = {
 _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
 
 
-def pope_question(name: str) -> str:
-    """The benchmark's question about an object, with the right article."""
-    return f"Is there {'an' if name[:1].lower() in 'aeiou' else 'a'} {name} in the image?"
-
-
 def spread(limit: int | None, parts: int) -> list[int | None]:
     """A limit on all items as limits on equal parts."""
     if limit is None:
@@ -45,54 +37,15 @@ def spread(limit: int | None, parts: int) -> list[int | None]:
     return [limit // parts + (part < limit % parts) for part in range(parts)]
 
 
-def build_questions(
-    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = 3, seed: int = 0
-) -> list[dict[str, Any]]:
-    """Questions about pictures with known objects: image id -> names, most prominent first.
-
-    For each picture the first `per_picture` objects are asked for, and as many absent ones: drawn at random, the most
-    frequent of the set, or those seen most often together with what is in the picture. Pictures with fewer objects
-    are left out. The records have the official files' keys.
-    """
-    frequency = Counter(name for names in objects.values() for name in set(names))
-    together: dict[str, Counter[str]] = {name: Counter() for name in frequency}
-    for names in objects.values():
-        for name in set(names):
-            together[name].update(set(names) - {name})
-    rank = {name: (-count, name) for name, count in frequency.items()}
-    records: list[dict[str, Any]] = []
-    for image, names in objects.items():
-        present = list(dict.fromkeys(names))
-        absent = sorted(set(frequency) - set(present), key=rank.__getitem__)
-        if len(present) < per_picture or len(absent) < per_picture:
-            continue
-        if setting == "random":
-            wrong = random.Random(f"{seed}:{image}").sample(sorted(absent), per_picture)
-        elif setting == "popular":
-            wrong = absent[:per_picture]
-        elif setting == "adversarial":
-            wrong = []
-            for name in present[:per_picture]:  # each object brings the companion it is seen with most
-                left = [other for other in absent if other not in wrong]
-                wrong.append(min(left, key=lambda other: (-together[name][other], rank[other])))
-        else:
-            raise ValueError(f"no kind of question {setting!r}; there are {', '.join(SETTINGS)}")
-        for right, missing in zip(present, wrong, strict=False):
-            for name, label in ((right, "yes"), (missing, "no")):
-                number = len(records) + 1
-                question = pope_question(name)
-                records.append({"question_id": number, "image": image, "text": question, "label": label})
-    return records
-
-
 @dataclass(frozen=True)
 class Pope(Task):
     """POPE; `all` settings or datasets are scored together and one by one."""
 
-    dataset: str = "coco"  # coco, aokvqa, gqa, or all
+    dataset: str = "coco"  # coco, aokvqa, gqa, all of them, or annotated: questions made from annotations
     setting: Setting = "all"
     parser: str = "strict"  # see yesno.PARSERS
     prompt_style: str = "plain"  # see PROMPTS
+    seed: int = 0  # of made questions: which pictures, and the random objects
 
     name: ClassVar[str] = "pope"
     kind = "yesno"
@@ -101,13 +54,23 @@ class Pope(Task):
     source: ClassVar[str] = "POPE's files, e.g. coco_pope_random.json, and the pictures, in --data FOLDER"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder("POPE's files (coco_pope_random.json, ..) and their pictures")
+        need = (
+            "objects.json or COCO's annotations"
+            if self.dataset == "annotated"
+            else "coco_pope_random.json, .."
+        )
+        folder = self.folder(f"{need} and the pictures")
         datasets = DATASETS if self.dataset == "all" else (self.dataset,)
         settings = SETTINGS if self.setting == "all" else (self.setting,)
         files = [(dataset, setting) for dataset in datasets for setting in settings]
         found: list[Item] = []
         for (dataset, setting), share in zip(files, spread(limit, len(files)), strict=True):
-            records = read_records(_find(folder, f"{dataset}_pope_{setting}.json"))
+            if dataset == "annotated":
+                records = build_questions(
+                    annotated_objects(folder, self.seed, split), setting, seed=self.seed
+                )
+            else:
+                records = read_records(_find(folder, f"{dataset}_pope_{setting}.json"))
             items = _items(records, f"{dataset}-{setting}", setting)
             found += [_with_picture(item, folder) for item in items[:share]]
         return found

@@ -20,7 +20,8 @@ from airvlm.tiny.world import COLOURS, OBJECTS
 from .answer_files import answers_by_id
 from .base import Item, Metric, Ratio, Scores, Task
 from .chair import CHAIR_METRICS, Chair
-from .pope import SETTINGS, Pope, Setting, spread
+from .pope import Pope, spread
+from .pope_builder import SETTINGS, Setting
 from .singular import Words
 from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 

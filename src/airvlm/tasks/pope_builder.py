@@ -1,0 +1,93 @@
+"""POPE's questions from any annotated pictures: objects that are there, and three ways to choose absent ones.
+
+Knows nothing about answers or models. The objects come from `objects.json` ({picture file: [names], most prominent
+first}), or from COCO's instances, where an object's prominence is the area it covers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from .base import read_text
+from .chair import seeded_images
+from .coco_files import annotation_files
+
+__all__ = ["SETTINGS", "Setting", "annotated_objects", "build_questions", "pope_question"]
+
+Setting = Literal["random", "popular", "adversarial", "all"]
+SETTINGS: tuple[Setting, ...] = ("random", "popular", "adversarial")
+PICTURES = 500
+PER_PICTURE = 3  # questions of each answer
+
+
+def annotated_objects(folder: Path, seed: int = 0, split: str = "test") -> dict[str, list[str]]:
+    """Picture file -> its objects, for up to 500 pictures with enough of them, chosen by the seed."""
+    if (folder / "objects.json").exists():
+        known: dict[str, list[str]] = json.loads(read_text(folder / "objects.json"))
+    else:
+        known = _by_area(annotation_files(folder, "instances"))
+    rich = {image: names for image, names in known.items() if len(set(names)) >= PER_PICTURE}
+    return {image: rich[image] for image in seeded_images(list(rich), seed, split, PICTURES)}
+
+
+def _by_area(files: Sequence[Path]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for file in files:
+        content = json.loads(read_text(file))
+        names = {category["id"]: category["name"] for category in content["categories"]}
+        area: dict[int, Counter[str]] = {}
+        for note in content["annotations"]:
+            area.setdefault(note["image_id"], Counter())[names[note["category_id"]]] += note.get("area", 1)
+        for image in content["images"]:
+            found[image["file_name"]] = [name for name, _ in area.get(image["id"], Counter()).most_common()]
+    return found
+
+
+def pope_question(name: str) -> str:
+    """The benchmark's question about an object, with the right article."""
+    return f"Is there {'an' if name[:1].lower() in 'aeiou' else 'a'} {name} in the image?"
+
+
+def build_questions(
+    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = PER_PICTURE, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Questions about pictures with known objects: image id -> names, most prominent first.
+
+    For each picture the first `per_picture` objects are asked for, and as many absent ones: drawn at random, the most
+    frequent of the set, or those seen most often together with what is in the picture. Pictures with fewer objects
+    are left out. The records have the official files' keys.
+    """
+    frequency = Counter(name for names in objects.values() for name in set(names))
+    together: dict[str, Counter[str]] = {name: Counter() for name in frequency}
+    for names in objects.values():
+        for name in set(names):
+            together[name].update(set(names) - {name})
+    rank = {name: (-count, name) for name, count in frequency.items()}
+    records: list[dict[str, Any]] = []
+    for image, names in objects.items():
+        present = list(dict.fromkeys(names))
+        absent = sorted(set(frequency) - set(present), key=rank.__getitem__)
+        if len(present) < per_picture or len(absent) < per_picture:
+            continue
+        if setting == "random":
+            wrong = random.Random(f"{seed}:{image}").sample(sorted(absent), per_picture)
+        elif setting == "popular":
+            wrong = absent[:per_picture]
+        elif setting == "adversarial":
+            wrong = []
+            for name in present[:per_picture]:  # each object brings the companion it is seen with most
+                left = [other for other in absent if other not in wrong]
+                wrong.append(min(left, key=lambda other: (-together[name][other], rank[other])))
+        else:
+            raise ValueError(f"no kind of question {setting!r}; there are {', '.join(SETTINGS)}")
+        for right, missing in zip(present, wrong, strict=False):
+            for name, label in ((right, "yes"), (missing, "no")):
+                number = len(records) + 1
+                question = pope_question(name)
+                records.append({"question_id": number, "image": image, "text": question, "label": label})
+    return records
