@@ -90,9 +90,11 @@ def test_yes_no_questions_have_no_as_the_positive_class(folder: Path) -> None:
     assert official.metrics["accuracy-relation"] == 0 and official.unparsed == 1
 
 
-def test_each_part_sends_the_other_parts_answers_away(folder: Path) -> None:
-    with pytest.raises(ValueError, match="score those with amber-yesno"):
-        Amber().rescore(_answers(folder, {1: "A dog.", 2: "Yes"}), folder)
+def test_each_part_scores_its_own_answers_of_a_file_with_both(folder: Path) -> None:
+    both = _answers(folder, {1: "A dog.", 2: "Yes"})
+    assert Amber().rescore(both, folder).n == AmberYesNo().rescore(both, folder).n == 1
+    with pytest.raises(ValueError, match="yes/no answers with amber-yesno"):
+        Amber().rescore(_answers(folder, {2: "Yes"}), folder)
     with pytest.raises(ValueError, match="score it with amber"):
         AmberYesNo().rescore(_answers(folder, {1: "A dog."}), folder)
 

@@ -62,6 +62,17 @@ def test_answers_to_other_questions_are_refused(tmp_path: Path) -> None:
         Pope().rescore(_write(tmp_path / "seven.jsonl", [{"question_id": 7, "text": "Yes"}]), truth)
 
 
+def test_files_that_number_their_questions_in_their_own_way_are_matched_line_by_line(tmp_path: Path) -> None:
+    truth = _write(tmp_path / "truth.json", TRUTH)
+    rows: list[dict[str, object]] = [
+        {"question_id": 2, "prompt": "Is there a dog in the image?", "text": "Yes"},
+        {"question_id": 1, "prompt": "Is there a cat in the image?", "text": "No"},
+    ]
+    assert Pope().rescore(_write(tmp_path / "own.jsonl", rows), truth).metrics["accuracy"] == 100
+    rows = [{**row, "question_id": i} for i, row in enumerate(rows, 8910)]
+    assert Pope().rescore(_write(tmp_path / "own.jsonl", rows), truth).metrics["accuracy"] == 100
+
+
 def test_an_unfinished_file_is_scored_on_what_it_answers_and_says_so(tmp_path: Path) -> None:
     truth = _write(tmp_path / "truth.json", TRUTH)
     scores = Pope().rescore(_write(tmp_path / "half.jsonl", [{"question_id": 2, "text": "No"}]), truth)

@@ -144,13 +144,13 @@ class Amber(Task):
         return Scores(per_item, METRICS, [item.picture for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """A JSON list of {"id", "response"}, against AMBER's data folder."""
+        """A JSON list of {"id", "response"}, against AMBER's data folder; yes/no answers among them are left out."""
         files, pairs = read_amber_answers(answers, truth or self.data)
-        notes = [files.annotations[number] for number, _ in pairs]
-        if any(note["type"] != "generative" for note in notes):
-            raise ValueError(f"{answers} also answers yes/no questions: score those with amber-yesno")
-        items = [Item(str(number), None, PROMPT, files.annotations[number]) for number, _ in pairs]
-        return self._score(items, [text for _, text in pairs], files)
+        kept = [(number, text) for number, text in pairs if files.annotations[number]["type"] == "generative"]
+        if not kept:
+            raise ValueError(f"{answers} describes no picture: score its yes/no answers with amber-yesno")
+        items = [Item(str(number), None, PROMPT, files.annotations[number]) for number, _ in kept]
+        return self._score(items, [text for _, text in kept], files)
 
 
 def read_amber_answers(answers: Path, truth: Path | None) -> tuple[AmberFiles, list[tuple[int, str]]]:

@@ -131,31 +131,38 @@ def _text(record: Mapping[str, Any], path: Path, number: int) -> str:
 def _matched(
     records: Sequence[Mapping[str, Any]], labels: Sequence[Mapping[str, Any]], answers: Path, truth: Path
 ) -> list[Mapping[str, Any]]:
-    """The label record of each answer: by question id where both files have one, else by line."""
+    """The label record of each answer: by question id, or line by line where that fits the questions better."""
+    matches: list[list[Mapping[str, Any]]] = []
+    absent: list[str] = []
     if all("question_id" in record for record in [*records, *labels]):
         by_id = {str(label["question_id"]): label for label in labels}
         absent = [str(r["question_id"]) for r in records if str(r["question_id"]) not in by_id]
-        if absent:
-            raise ValueError(
-                f"{truth} has no question {absent[0]} (and {len(absent) - 1} others of {answers})"
-            )
-        matched = [by_id[str(record["question_id"])] for record in records]
-    elif len(records) == len(labels):
-        matched = list(labels)
-    else:
+        if not absent:
+            matches.append([by_id[str(record["question_id"])] for record in records])
+    if len(records) == len(labels):  # some files number their questions in their own way
+        matches.append(list(labels))
+    if not matches and absent:
+        raise ValueError(f"{truth} has no question {absent[0]} (and {len(absent) - 1} others of {answers})")
+    if not matches:
         raise ValueError(f"{answers} has {len(records)} answers, {truth} has {len(labels)} questions")
-    strange = [
-        (asked, known)
-        for record, label in zip(records, matched, strict=True)
-        if (asked := _asked(record.get("prompt", record.get("question"))))
-        and (known := _asked(label["text"]))
-        if asked != known
-    ]
+    best = min(matches, key=lambda match: len(_strange(records, match)))
+    strange = _strange(records, best)
     if len(strange) > len(records) // 20:
         raise ValueError(
             f"{answers} does not answer {truth}: it was asked {strange[0][0]!r}, not {strange[0][1]!r}"
         )
-    return matched
+    return best
+
+
+def _strange(
+    records: Sequence[Mapping[str, Any]], labels: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """(object asked for, object of the label) where an answer's own prompt is about something else."""
+    pairs = [
+        (_asked(record.get("prompt", record.get("question"))), _asked(label.get("text")))
+        for record, label in zip(records, labels, strict=True)
+    ]
+    return [(asked, known) for asked, known in pairs if asked and known and asked != known]
 
 
 def _asked(question: Any) -> str | None:
