@@ -12,8 +12,11 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from airvlm import models
+from airvlm.methods.air import AIR
 from airvlm.models import CheckpointError, checkpoint
+from airvlm.vlm import VLM
 from tests.models import tiny_checkpoints as tiny
+from tests.tiny_models import picture
 
 model_types = pytest.mark.parametrize("model_type", tiny.MODELS)
 
@@ -113,6 +116,16 @@ def test_a_changed_field_reaches_the_decoder(folders: dict[str, Path]) -> None:
 
 
 @model_types
+def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: str) -> None:
+    pytest.importorskip("bitsandbytes", reason="quantised loading needs bitsandbytes")
+    from transformers import BitsAndBytesConfig
+
+    vlm = VLM.load(folders[model_type], quantization_config=BitsAndBytesConfig(load_in_4bit=True))
+    answer = vlm.ask(picture(1), "Is there a dog?", method=AIR.transported(patches=3), max_new_tokens=4)
+    assert answer.report is not None and answer.report.fired
+
+
+@model_types
 @pytest.mark.parametrize(("bits", "layer", "nearness"), [(8, "Linear8bitLt", 0.98), (4, "Linear4bit", 0.8)])
 def test_quantised_loading_goes_through_transformers(
     folders: dict[str, Path], model_type: str, bits: int, layer: str, nearness: float
@@ -136,7 +149,14 @@ def test_quantised_loading_goes_through_transformers(
 @model_types
 def test_missing_and_unexpected_names_are_all_named(folder: Path, model_type: str) -> None:
     weights = tiny.official_weights(tiny.model(model_type))
-    lost = [name for name in weights if (".2." in name and "h_to_4h" in name) or ".mlp.w1" in name]
+    layer = (
+        "transformer.h.{}.mlp.w1.weight"
+        if model_type == "qwen"
+        else "transformer.encoder.layers.{}.mlp.dense_h_to_4h.weight"
+    )
+    lost = [layer.format(i) for i in (0, 2, 3)] + [
+        "lm_head.weight" if model_type == "qwen" else "transformer.vision.boi"
+    ]
     for name in lost:
         weights["other." + name] = weights.pop(name)
     for file in folder.glob("model*"):
@@ -144,9 +164,12 @@ def test_missing_and_unexpected_names_are_all_named(folder: Path, model_type: st
     tiny.save_weights(folder, weights, shards=1, pickled=False)
     with pytest.raises(CheckpointError) as caught:
         models.load(folder)
-    assert lost
-    for name in lost:
-        assert f" {name}" in str(caught.value) and f"other.{name}" in str(caught.value)
+    assert caught.value.missing == set(lost)
+    assert caught.value.unexpected == {f"other.{name}" for name in lost}
+    together = layer.format("{0,2,3}")  # layers of one name are told together
+    for name in (together, lost[-1]):
+        assert f" {name}" in str(caught.value) and f" other.{name}" in str(caught.value)
+    assert "4 missing" in str(caught.value) and "4 unexpected" in str(caught.value)
 
 
 @model_types

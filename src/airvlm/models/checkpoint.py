@@ -8,8 +8,9 @@ what the models compute.
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ WEIGHT_FILES = (
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be loaded; the message says what is wrong with it and what to do."""
+
+    missing: frozenset[str] = frozenset()  # weight names that should be there
+    unexpected: frozenset[str] = frozenset()  # weight names that should not
 
 
 def load(
@@ -156,15 +160,31 @@ def check_names(port: Port, config: PreTrainedConfig, stored: set[str]) -> None:
         hint = ""
         if any(name.endswith((".qweight", ".qzeros", ".g_idx")) for name in unexpected):
             hint = " This is a GPTQ checkpoint: take the plain one and pass quantization_config."
-        raise CheckpointError(
+        error = CheckpointError(
             f"The weights are not those of the {port.title} that config.json describes."
             f"{_listing('missing', missing)}{_listing('unexpected', unexpected)}{hint}"
         )
+        error.missing, error.unexpected = frozenset(missing), frozenset(unexpected)
+        raise error
 
 
-def _listing(kind: str, found: Iterable[str]) -> str:
-    found = sorted(found)
-    return f" {len(found)} {kind}: {', '.join(found)}." if found else ""
+def _listing(kind: str, found: Collection[str]) -> str:
+    """Every name, those that differ by a layer's number together: `transformer.h.{0,1,2}.ln_1.weight`."""
+    layers: dict[str, list[str]] = {}
+    for name in found:
+        parts = re.split(r"(?<=\.)(\d+)(?=\.)", name, maxsplit=1)  # before, number, after
+        layers.setdefault("{}".join(parts[::2]), []).extend(parts[1:2])
+    if not layers:
+        return ""
+    listed = (
+        pattern.replace(
+            "{}", numbers[0] if len(numbers) == 1 else "{" + ",".join(sorted(numbers, key=int)) + "}"
+        )
+        if numbers
+        else pattern
+        for pattern, numbers in sorted(layers.items())
+    )
+    return f" {len(found)} {kind}: {', '.join(listed)}."
 
 
 # -- what belongs to a model
