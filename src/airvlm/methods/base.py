@@ -336,7 +336,7 @@ class Method:
     mechanism: ClassVar[str] = ""  # what it does, in one line
     forwards: ClassVar[str] = ""  # what it costs, in forward passes
     needs_images: ClassVar[bool] = True  # cannot act on a prompt without a picture
-    needs_pixels: ClassVar[bool] = False  # reads the picture's pixels: features encoded beforehand will not do
+    needs_pixels: ClassVar[bool] = False  # reads pixels: features encoded beforehand will not do
     kinds: ClassVar[dict[str, type[Method]]] = {}  # every subclass by its name, for from_json
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
