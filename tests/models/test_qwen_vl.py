@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from airvlm import models
+from airvlm.methods.air import AIR
+from airvlm.models.processing import SquarePictureProcessor
 from airvlm.models.qwen_vl import QwenVLForConditionalGeneration
 from tests.models import golden_cases as golden
 from tests.models import tiny_checkpoints as tiny
+from tests.tiny_models import picture
 
 PAD = 256  # <|endoftext|> of the golden vocabulary
 FEATURES, STATES = 2e-6, 3e-5  # tolerances of the golden README
@@ -176,6 +179,11 @@ def test_the_ids_inside_a_span_do_not_matter() -> None:
     other = batch["input_ids"].clone()
     other[other == model.config.image_token_id] = 65  # the original writes the bytes of a path there
     assert torch.equal(model(**batch).logits, model(**{**batch, "input_ids": other}).logits)
+    beams = generate(model, batch, num_beams=2)
+    assert generate(model, {**batch, "input_ids": other}, num_beams=2).tolist() == beams.tolist()
+    with AIR.transported(patches=3)(model, SquarePictureProcessor(size=64), images=[[picture(1)]]) as run:
+        generate(model, {**batch, "input_ids": other})
+    assert run.report.fired
 
 
 def test_a_configuration_of_another_model_is_refused() -> None:

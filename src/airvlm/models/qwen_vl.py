@@ -115,6 +115,10 @@ class QwenVLModel(PictureModel):
         closed = (input_ids == start + 1).cumsum(-1)
         return (opened > closed) & (input_ids != start)
 
+    def spelled_out(self, input_ids: Tensor) -> Tensor:
+        """The same ids with `image_token_id` in every span: what methods and beam search look for."""
+        return input_ids.masked_fill(self.between_tags(input_ids), self.config.image_token_id)
+
     def with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, rows: Tensor, pictures: int) -> Tensor:
         places = self.between_tags(input_ids).to(inputs_embeds.device)
         if int(places.sum()) != len(rows):
@@ -129,6 +133,14 @@ class QwenVLForConditionalGeneration(PictureForConditionalGeneration):
     config_class = QwenVLConfig
     base = QwenVLModel
     _no_split_modules = QwenVLModel._no_split_modules
+
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers. Paths that the original's tokenizer writes between <img> and </img> are blanked first."""
+        if inputs is not None and not inputs.is_floating_point():
+            inputs = self.model.spelled_out(inputs)
+        if kwargs.get("input_ids") is not None:
+            kwargs["input_ids"] = self.model.spelled_out(kwargs["input_ids"])
+        return super().generate(inputs, *args, **kwargs)
 
     def _prepare_position_ids_for_generation(
         self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]
