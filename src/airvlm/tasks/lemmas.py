@@ -35,7 +35,7 @@ _VERB_FORMS = {
 _NOUNS = {
     "women": "woman", "children": "child", "grandchildren": "grandchild", "oxen": "ox", "mice": "mouse",
     "knives": "knife", "pocketknives": "pocketknife", "calves": "calf", "thieves": "thief", "leaves": "leaf",
-    "vases": "vas", "men": "men", "glasses": "glass", "buses": "bus", "minibuses": "minibus",
+    "vases": "vas", "men": "men", "glasses": "glass", "buses": "bus", "buss": "bus", "minibuses": "minibus",
     "tvs": "tv", "suvs": "suv",
     "feet": "foot", "teeth": "tooth", "wolves": "wolf", "shelves": "shelf", "buffaloes": "buffalo",
 }  # fmt: skip
