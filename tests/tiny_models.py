@@ -42,7 +42,7 @@ WORDS = """
 and on this image picture please describe detail what colour how many object left right dog cat fork table
 chair car person bird boat red green blue black white two three four small large near far sits stands with to
 it
-""".split()  # noqa: SIM905 - a list of sixty quoted words is harder to read
+""".split()
 
 Row = tuple[str, Sequence[Image.Image]]
 
