@@ -66,7 +66,7 @@ def test_every_step_is_the_contrast_of_two_plain_passes(family: str, options: di
     assert run.report.fired and run.report.passes == TOKENS
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "glm46v"])
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "gemma3"])  # GLM's own beams differ without a cache
 def test_beams_reorder_both_streams(family: str) -> None:
     model, processor = tiny_models.shared(family)
     batch = tiny_models.inputs(processor, [row for row in tiny_models.rows() if row[1]])

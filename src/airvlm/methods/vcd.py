@@ -85,6 +85,8 @@ class Contrasting(Intervention):
         self.sampling = True  # or a plain pass
         self._image_inputs: dict[str, Any] = {}  # of the generate call under way
         self._noised: dict[str, Any] = {}
+        self._padding: Tensor | None = None  # (rows, prompt) attention mask of the generate call
+        self._total = 0  # tokens of the sequence so far
         self._cache: Any = None  # of the second stream
         self._followed: list[Any] = []  # caches of generate whose reordering the second one follows
         base: Any = getattr(run.model, "base_model", run.model)
@@ -107,9 +109,12 @@ class Contrasting(Intervention):
                 )
         self._image_inputs = self._noised = {}
         self._take(call.arguments)
+        ids: Any = call.arguments.get("input_ids", call.arguments.get("inputs"))
+        self._padding = call.arguments.get("attention_mask", torch.ones_like(ids))
 
     def begin(self, step: Step) -> None:
         self.rows = step.rows
+        self._total = step.length if step.fresh else self._total + step.length
         self._take(
             step.inputs
         )  # a plain pass brings its own pixels; generate encodes them before the first pass
@@ -152,6 +157,12 @@ class Contrasting(Intervention):
             k: v for k, v in step.inputs.items() if k not in ("mm_encoder_outputs", "labels", *self._names)
         }
         given["return_dict"] = True
+        if (
+            given.get("attention_mask") is not None
+            and step.attention_mask is None
+            and self._padding is not None
+        ):
+            given["attention_mask"] = self._mask(step, self._padding)
         main = given.pop("past_key_values", None)
         cached = given.get("use_cache") is not False
         if not step.fresh:
@@ -183,6 +194,11 @@ class Contrasting(Intervention):
         if main is not None:
             self._follow(main)
         return out.logits.repeat_interleave(step.expand, 0)
+
+    def _mask(self, step: Step, padding: Tensor) -> Tensor:
+        """Padding as (B, tokens so far). For a static cache generate has made masks of the cache's length."""
+        mask = padding.repeat_interleave(step.expand, 0)
+        return torch.nn.functional.pad(mask, (0, self._total - mask.shape[-1]), value=1)
 
     def _pass(self, arguments: dict[str, Any]) -> Any:
         # Qwen and GLM keep the positions of the picture on the module; both streams have the same, and the first
