@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airvlm.evaluation.marks import Mark, marks
 from airvlm.evaluation.run import TaskRun
+from airvlm.evaluation.store import Record
 from airvlm.pictures import BadPicture, load_picture
 from airvlm.tasks.base import Item
 
@@ -32,17 +33,18 @@ def chosen(task: TaskRun, limit: int) -> list[int]:
 
 def answer_cards(name: str, task: TaskRun, limit: int) -> list[str]:
     """One card an item."""
-    return [_card(name, task, i) for i in chosen(task, limit)]
+    records = {label: task.records(label) for label in task.methods}  # looked up once for all cards
+    return [
+        _card(name, task, i, {label: found[i] for label, found in records.items()})
+        for i in chosen(task, limit)
+    ]
 
 
-def _card(name: str, task: TaskRun, i: int) -> str:
+def _card(name: str, task: TaskRun, i: int, records: Mapping[str, Record | None]) -> str:
     item, e = task.items[i], html.escape
-    blocks, wrong = [], False
-    for label in task.methods:
-        block, bad = _answer(task, label, i)
-        blocks.append(block)
-        wrong = wrong or bad
-    differs = len({task.texts(label)[i] for label in task.methods}) > 1
+    answers = [_answer(task, label, i, record) for label, record in records.items()]
+    differs = len({record.text if record else None for record in records.values()}) > 1
+    wrong = any(bad for _, bad in answers)
     state = f'data-task="{e(name)}" data-differs="{int(differs)}" data-wrong="{int(wrong)}"'
     return "\n".join(
         [
@@ -50,15 +52,15 @@ def _card(name: str, task: TaskRun, i: int) -> str:
             f'<div class="shown">{_picture(item)}<p class="id">{e(name)} · {e(item.id)}</p></div>',
             f'<div class="said"><p class="question">{e(task.asked.task.prompt(item))}</p>',
             f'<p class="truth">{e(_truth(item))}</p>' if _truth(item) else "",
-            *blocks,
+            *(block for block, _ in answers),
             "</div></article>",
         ]
     )
 
 
-def _answer(task: TaskRun, label: str, i: int) -> tuple[str, bool]:
+def _answer(task: TaskRun, label: str, i: int, record: Record | None) -> tuple[str, bool]:
     """A method's answer as HTML, and whether something in it is wrong."""
-    record, e = task.records(label)[i], html.escape
+    e = html.escape
     head = f'<div class="answer"><h4>{e(label)}'
     if record is None or record.text is None:
         why = "not answered" if record is None else record.error or "no answer"
