@@ -181,6 +181,8 @@ class VLM:
     ) -> list[float]:
         """Mean log-likelihood of each option's tokens as the answer; the largest is the model's choice."""
         row = self.encoder.read(image, question)
+        # GLM-4V's template leaves it to the model to begin its answer with a newline
+        row = replace(row, prompt=row.prompt + getattr(self.processor, "answer_start", ""))
         asked = self.encoder.inputs([row])["input_ids"][0]
         scores = []
         for option in options:

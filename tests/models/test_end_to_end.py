@@ -1,6 +1,7 @@
 """An official folder goes through the whole house: load, ask, describe, batch, compare, command line, evaluation."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def test_streams_and_likelihoods(vlm: VLM) -> None:
     whole = vlm.ask(picture(1), QUESTION, max_new_tokens=6).text
     assert "".join(vlm.stream(picture(1), QUESTION, max_new_tokens=6)).strip() == whole
     assert all(score < 0 for score in vlm.likelihood(picture(1), QUESTION, ["Yes", "No"]))
+
+
+def test_an_option_is_scored_where_the_answer_would_stand(vlm: VLM) -> None:
+    row = vlm.encoder.read(picture(1), QUESTION)
+    start = "\n" if vlm.anatomy.family == "chatglm" else ""  # Qwen's template has written it already
+    assert (row.prompt + start).endswith("assistant\n" if not start else "<|assistant|>\n")
+    ids = vlm.encoder.inputs([replace(row, prompt=row.prompt + start + "Yes")])
+    option = vlm.processor.tokenizer.encode("Yes", add_special_tokens=False)
+    with torch.no_grad():
+        logp = vlm.model(**ids).logits[0, -len(option) - 1 : -1].float().log_softmax(-1)
+    wanted = logp.gather(1, torch.tensor(option)[:, None]).mean().item()
+    assert vlm.likelihood(picture(1), QUESTION, ["Yes"]) == pytest.approx([wanted], abs=1e-4)
 
 
 def test_special_strings_in_a_question_stay_text(vlm: VLM) -> None:

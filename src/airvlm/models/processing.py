@@ -178,6 +178,7 @@ class Glm4VProcessor(_SquarePictures):
     official_tokenizer = glm_tokenizer.ChatGLM4Tokenizer
     image_token = glm_tokenizer.IMAGE
     placeholder = f"{glm_tokenizer.BOI}{glm_tokenizer.IMAGE}{glm_tokenizer.EOI}"
+    answer_start = "\n"  # what the model itself writes before an answer: the end of the role's line
     official = f"{glm_tokenizer.BOI}{glm_tokenizer.END}{glm_tokenizer.EOI}"
 
     def canonical(self, text: str) -> str:
