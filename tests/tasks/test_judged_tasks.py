@@ -304,10 +304,30 @@ def test_gpt4v_compares_two_methods_in_both_orders_with_the_picture(tmp_path: Pa
     assert len(fake.requests) == 4
 
 
-def test_gpt4v_without_the_other_answers_says_what_to_give(tmp_path: Path) -> None:
+def test_gpt4v_takes_both_sides_from_one_run(tmp_path: Path) -> None:
+    with FakeJudge(prefers_long) as fake:
+        task = GPT4V(pictures(tmp_path), judge=judge_at(fake), method="air")
+        said = {None: "short", "air": "much longer", "vcd": "x"}
+        records = [
+            {"item": i.id, "fingerprint": "f", "method": name and {"name": name}, "text": text}
+            for i in task.items()
+            for name, text in said.items()
+        ]
+        (tmp_path / "run").mkdir()
+        write_lines(tmp_path / "run" / "answers.jsonl", records)
+        assert task.rescore(tmp_path / "run").metrics["accuracy_gain"] == 4.0
+        with pytest.raises(ValueError, match="several methods"):
+            GPT4V(tmp_path, judge=judge_at(fake)).rescore(tmp_path / "run")
+
+
+def test_gpt4v_without_the_other_answers_scores_nothing_and_says_how(tmp_path: Path) -> None:
     task = GPT4V(pictures(tmp_path))
-    with pytest.raises(TaskDataMissing, match="against"):
-        task.score(task.items(), ["a", "b", "c"])
+    alone = task.score(task.items(), ["a", "b c", None])
+    assert (alone.metrics, alone.missing) == ({"length": 1.5}, 1)
+    assert "--set method=NAME" in alone.notes[0]
+    with pytest.raises(TaskDataMissing, match="--truth"):
+        write_lines(tmp_path / "a.jsonl", [{"id": "p0", "text": "a"}])
+        task.rescore(tmp_path / "a.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(TaskDataMissing, match="no pictures"):
         GPT4V(tmp_path / "empty").items()

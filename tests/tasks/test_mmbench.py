@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,49 @@ def test_a_refusal_is_understood_and_wrong() -> None:
     item = Item("1", None, "?", "A", {"options": CHOICES, "ability": "", "picture": "1"})
     scores = MMBench().score([item], ["I can't process this file."])
     assert (scores.metrics["accuracy"], scores.unparsed) == (0.0, 0)
+
+
+MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+
+
+def workbook(path: Path, rows: list[list[str]], extra: str = "") -> Path:
+    """An .xlsx as spreadsheets write it: numbers as they are, texts in a list of their own, empty cells left out."""
+    texts = list(dict.fromkeys(cell for row in rows for cell in row if cell and not cell.isdigit()))
+    lines = []
+    for r, row in enumerate(rows, start=1):
+        cells = ""
+        for c, cell in enumerate(row):
+            if cell.isdigit():
+                cells += f'<c r="{chr(65 + c)}{r}"><v>{cell}</v></c>'
+            elif cell:
+                cells += f'<c r="{chr(65 + c)}{r}" t="s"><v>{texts.index(cell)}</v></c>'
+        lines.append(f'<row r="{r}">{cells}</row>')
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr(
+            "xl/worksheets/sheet1.xml",
+            f"{extra}<worksheet {MAIN}><sheetData>{''.join(lines)}</sheetData></worksheet>",
+        )
+        book.writestr(
+            "xl/sharedStrings.xml", f"<sst {MAIN}>{''.join(f'<si><t>{t}</t></si>' for t in texts)}</sst>"
+        )
+    return path
+
+
+def test_a_submission_as_a_spreadsheet_is_scored(tmp_path: Path) -> None:
+    head = ["index", "question", "hint", "A", "B", "C", "D", "answer", "prediction", "l2-category"]
+    rows = [
+        ["1", "What?", "", "cat", "dog", "", "", "A", "A", "logic_reasoning"],
+        ["1000001", "What?", "", "dog", "cat", "", "", "B", "(B)", "logic_reasoning"],
+        ["2", "Who?", "", "me", "you", "", "", "B", "A", "coarse_perception"],
+        ["1000002", "Who?", "", "you", "me", "", "", "A", "A", "coarse_perception"],
+    ]
+    scores = MMBench().rescore(workbook(tmp_path / "upload.xlsx", [head, *rows]))
+    assert (scores.metrics["accuracy"], scores.metrics["LR"], scores.metrics["CP"]) == (50.0, 100.0, 0.0)
+
+
+def test_a_spreadsheet_that_means_harm_or_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="declares entities"):
+        MMBench().rescore(workbook(tmp_path / "bad.xlsx", [["index"]], '<!DOCTYPE x [<!ENTITY a "b">]>'))
+    (tmp_path / "none.xlsx").write_text("index,prediction")
+    with pytest.raises(ValueError, match=r"not a readable \.xlsx"):
+        MMBench().rescore(tmp_path / "none.xlsx")

@@ -150,7 +150,9 @@ def _notes(family: str, parts: Sequence[_Part]) -> list[str]:
         "In brackets: 95 % intervals, bootstrap over pictures. Bold: the best of our figures in a column."
     ]
     if any(part.beside for part in parts):
-        notes.append(f"Columns «the paper» are the paper's own figures, not measured here: {CITATION}.")
+        notes.append(
+            f"Columns headed 'the paper' are the paper's own figures, not measured here: {CITATION}."
+        )
         if any(part.model is None for part in parts):
             notes.append(
                 "The model here is none of the paper's, nor are the pictures: its figures can be "

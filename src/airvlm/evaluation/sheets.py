@@ -62,7 +62,7 @@ def to_html(sheet: Sheet) -> str:
     lines = [
         f'<figure class="sheet{" wide" if len(sheet.columns) > WIDE else ""}">',
         f"<figcaption>{e(sheet.title)}</figcaption>",
-        '<div class="scroll" tabindex="0"><table>',
+        '<div class="scroll" tabindex="0" role="region" aria-label="table"><table>',
     ]
     if any(column.group for column in sheet.columns):
         over = "".join(

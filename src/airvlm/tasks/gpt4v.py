@@ -22,7 +22,7 @@ from ..pictures import load_picture
 from .answer_files import answers_by_id, in_order_of
 from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
 from .judge import Question, pairwise, say
-from .judged import JudgedTask, fill, missing
+from .judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["GPT4V", "read_aspects"]
 
@@ -37,6 +37,7 @@ class GPT4V(JudgedTask):
     """Descriptions of a folder's pictures, or answers to its questions.jsonl, beside another method's."""
 
     against: Path | None = None  # the other method's answers: ids and texts, e.g. vanilla's store
+    method: str = ""  # of a run's answers: the method to compare with plain decoding, if it has several
     pictures: int = 50  # drawn from a folder without questions
     seed: int = 0
 
@@ -88,10 +89,8 @@ class GPT4V(JudgedTask):
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         if self.against is None:
-            raise TaskDataMissing(
-                "gpt4v compares two methods: give the other one's answers to the same items with the "
-                "option against=FILE"
-            )
+            how = "this benchmark compares two methods: airvlm score gpt4v RUN --data PICTURES --set method=NAME"
+            return unjudged({item.id: text for item, text in zip(items, answers, strict=True)}, how)
         return self.compare(items, answers, _plain_answers(items, self.against))
 
     def compare(
@@ -123,12 +122,21 @@ class GPT4V(JudgedTask):
         return Scores(per_item, _METRICS, [item.picture for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """Answers by id; truth is the file of the answers to compare with. The pictures come from the data folder."""
-        items, against = self.items(), truth or self.against
+        """Answers by id, compared with those in truth; or a run's folder: its method against plain decoding."""
+        path = answers / "answers.jsonl" if answers.is_dir() else answers
+        stored = any("fingerprint" in record for record in read_records(path)[:1])
+        items, against = self.items(), truth or self.against or (path if stored else None)
         if against is None:
             raise TaskDataMissing("gpt4v compares two files of answers: give the other one as --truth")
-        mine = in_order_of(items, answers_by_id(answers), answers)
+        mine = in_order_of(items, answers_by_id(path, self._is_ours), path)
         return self.compare(items, mine, _plain_answers(items, against))
+
+    def _is_ours(self, record: Mapping[str, Any]) -> bool:
+        """Of a run's store, the answers of the method that is compared; of any other file, all."""
+        if "fingerprint" not in record:
+            return True
+        method = record.get("method")
+        return method is not None and self.method in ("", method.get("name"))
 
 
 def _plain_answers(items: Sequence[Item], path: Path) -> list[str | None]:

@@ -61,9 +61,12 @@ def missing() -> dict[str, float]:
     return {MISSING: 1.0}
 
 
-def unjudged(answers: Mapping[str, str], why: str) -> Scores:
+def unjudged(answers: Mapping[str, str | None], why: str) -> Scores:
     """What can be said of answers without a judge: how many there are, and how long. No score is made up."""
-    counts = [{"answers": 1.0, "words": float(len(text.split()))} for text in answers.values()]
+    counts = [
+        missing() if text is None else {"answers": 1.0, "words": float(len(text.split()))}
+        for text in answers.values()
+    ]
     metrics = {"length": Metric(Ratio("words", "answers", scale=1.0), "neither")}
     details = [{"id": key} for key in answers]
     return Scores(counts, metrics, list(answers), details, (f"answers read, not judged: {why}",))

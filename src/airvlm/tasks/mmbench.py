@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from .answer_files import answers_by_id, in_order_of, read_json, read_table
 from .base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from .options import infer_option
+from .spreadsheet import read_spreadsheet
 
 __all__ = ["MMBench"]
 
@@ -105,9 +106,9 @@ class MMBench(Task):
         return Scores(per_item, metrics, [item.picture for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """A table with a `prediction` column; ids and answers (truth: the table); or circles as JSON."""
-        if answers.suffix.lower() in (".tsv", ".csv"):
-            rows = read_table(answers)
+        """A table (.tsv, .csv, .xlsx) with predictions; ids and answers (truth: the table); circles as JSON."""
+        if answers.suffix.lower() in (".tsv", ".csv", ".xlsx"):
+            rows = read_spreadsheet(answers) if answers.suffix.lower() == ".xlsx" else read_table(answers)
             if rows and {"answer", "prediction"} <= set(rows[0]):
                 return self.score(
                     [_item(row, None) for row in rows], [row["prediction"] or None for row in rows]
