@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 demo: $(STAMP)
 	$(BIN)/airvlm demo
 
+# two workers of one thread each: the models of the tests are too small to gain from more
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
