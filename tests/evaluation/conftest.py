@@ -16,8 +16,10 @@ import airvlm.tasks
 
 @pytest.fixture(autouse=True, scope="module")
 def fake_names():
+    """Yields the real parser of methods, for tests that need it."""
+    real = airvlm.methods.parse_method
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(airvlm.methods, "parse_method", fakes.parse_fake, raising=False)
+        patch.setattr(airvlm.methods, "parse_method", fakes.parse_fake)
         for name, task in fakes.TASKS.items():
             patch.setitem(airvlm.tasks.TASKS, name, task)
-        yield
+        yield real

@@ -24,7 +24,7 @@ from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import Json, Store
 from airvlm.tasks import load_task
 
-__all__ = ["Worker", "evaluate"]
+__all__ = ["BATCH_SIZE", "Worker", "answer_all", "evaluate", "first_curve", "further"]
 
 # answers batches and stores them, telling of each: one process (runner.work), or a cluster of them
 Worker = Callable[[Sequence[Batch], Store, Callable[[Batch], None]], None]
@@ -51,33 +51,44 @@ def evaluate(
     methods = {VANILLA: None, **methods}
     facts = model or ModelFacts.of(vlm)
     run_batches = worker or (lambda todo, store, done: work(vlm, todo, store, done))
-    curves = {one.name: _first_curve(one) if curve else {} for one in asked}
+    curves = {one.name: first_curve(one) if curve else {} for one in asked}
     configurations = {
         label: None if method is None else method.to_json() for label, method in methods.items()
     }
     note(Path(out), facts, asked, configurations, _as_json(curves))
+    names, shown = [one.name for one in asked], list(methods)
     with Store(out) as store:
-        todo = [
-            batch
-            for one in asked
-            for label, method in {**methods, **curves[one.name]}.items()
-            for batch in batches(one, label, method, facts, batch_size)
-        ]
-        _answer(run_batches, shard.share(todo), store, progress)
+        plan = [(one, {**methods, **curves[one.name]}) for one in asked]
+        answer_all(run_batches, plan, facts, store, shard=shard, batch_size=batch_size, progress=progress)
         for _ in range(ROUNDS if curve and shard.gathers else 0):
-            run = Run.load(out, store=store).only([one.name for one in asked], list(methods))
-            more = {one.name: _further(run.tasks[one.name]) for one in asked if curves[one.name]}
+            run = Run.load(out, store=store).only(names, shown)
+            more = {one.name: further(run.tasks[one.name]) for one in asked if curves[one.name]}
             if not any(more.values()):
                 break
             note(Path(out), facts, asked, configurations, _as_json(more))
-            extra = [
-                batch
-                for one in asked
-                for label, method in more.get(one.name, {}).items()
-                for batch in batches(one, label, method, facts, batch_size)
-            ]
-            _answer(run_batches, extra, store, progress)
-        return Run.load(out, store=store).only([one.name for one in asked], list(methods))
+            plan = [(one, more.get(one.name, {})) for one in asked]
+            answer_all(run_batches, plan, facts, store, batch_size=batch_size, progress=progress)
+        return Run.load(out, store=store).only(names, shown)
+
+
+def answer_all(
+    worker: Worker,
+    plan: Sequence[tuple[Asked, Mapping[str, Any]]],  # each task with the methods that answer it
+    model: ModelFacts,
+    store: Store,
+    *,
+    shard: Shard = Shard(),
+    batch_size: int = BATCH_SIZE,
+    progress: bool = True,
+) -> None:
+    """Answer our share of what the store lacks of a plan."""
+    todo = [
+        batch
+        for one, methods in plan
+        for label, method in methods.items()
+        for batch in batches(one, label, method, model, batch_size)
+    ]
+    _answer(worker, shard.share(todo), store, progress)
 
 
 def _answer(worker: Worker, todo: list[Batch], store: Store, progress: bool) -> None:
@@ -94,7 +105,7 @@ def _answer(worker: Worker, todo: list[Batch], store: Store, progress: bool) -> 
         worker(left, store, done)
 
 
-def _first_curve(asked: Asked) -> dict[str, Any]:
+def first_curve(asked: Asked) -> dict[str, Any]:
     """The controls of a task's trade-off, by label; none for a task without one."""
     if asked.task.kind not in ("caption", "yesno"):
         return {}
@@ -110,7 +121,7 @@ def _as_json(curves: Mapping[str, Mapping[str, Any]]) -> Json:
     return {name: {label: m.to_json() for label, m in curve.items()} for name, curve in curves.items()}
 
 
-def _further(task: TaskRun) -> dict[str, Any]:
+def further(task: TaskRun) -> dict[str, Any]:
     """Controls with a stronger bias, where a method lies beyond an end of the curve."""
     trade = task.trade_off
     if trade is None:

@@ -41,6 +41,25 @@ class TaskRun:
     _scores: dict[str, Scores] = field(default_factory=dict)
     _samples: dict[str, Sample] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        asked: Asked,
+        methods: dict[str, Json | None],
+        curve: dict[str, Json],
+        store: Store,
+        fingerprint: str,
+    ) -> TaskRun:
+        """What a store holds of a task; where versions differ, the latest answer counts."""
+        answers = {
+            (digest(record.question.method), record.question.item): record
+            for record in store
+            if record.question.task == asked.name
+            and record.question.generation == asked.generation
+            and record.question.fingerprint == fingerprint
+        }
+        return cls(asked, methods, curve, answers)
+
     @property
     def items(self) -> list[Item]:
         return self.asked.items
@@ -162,16 +181,10 @@ class Run:
             task = load_task(name, where, variant=spec.get("variant"), **spec.get("options", {}))
             items = task.items(spec["limit"], spec["split"])
             asked = Asked(name, task, items, spec["split"], spec["limit"], spec["generation"])
-            answers = {
-                (digest(r.question.method), r.question.item): r
-                for r in records
-                if r.question.task == name
-                and r.question.generation == spec["generation"]
-                and r.question.fingerprint == content["model"]["fingerprint"]
-            }
-            seen = {key for key, _ in answers} | {digest(None)}
-            asked_here = {label: method for label, method in methods.items() if digest(method) in seen}
-            tasks[name] = TaskRun(asked, asked_here, spec["curve"], answers)
+            found = TaskRun.of(asked, methods, spec["curve"], records, content["model"]["fingerprint"])
+            seen = {key for key, _ in found.answers} | {digest(None)}
+            found.methods = {label: method for label, method in methods.items() if digest(method) in seen}
+            tasks[name] = found
         return cls(folder, content["model"], methods, tasks)
 
     def problems(self) -> list[str]:

@@ -17,7 +17,16 @@ from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.statistics import Estimate, mcnemar
 from airvlm.evaluation.store import Json
 
-__all__ = ["Column", "columns", "legend", "markdown", "problem_table", "rich_table", "to_json"]
+__all__ = [
+    "Column",
+    "columns",
+    "legend",
+    "markdown",
+    "metrics_json",
+    "problem_table",
+    "rich_table",
+    "to_json",
+]
 
 SHOWN = 6  # metrics of a task that fit beside each other; JSON has all
 
@@ -113,11 +122,12 @@ def problem_table(problems: Sequence[str]) -> Table:
 def to_json(run: Run) -> Json:
     """{task: {method: {metric: {"value", "low", "high", "n"}}}}, in the tasks' own units (percent)."""
     return {
-        name: {label: _metrics(task, label) for label in task.methods} for name, task in run.tasks.items()
+        name: {label: metrics_json(task, label) for label in task.methods} for name, task in run.tasks.items()
     }
 
 
-def _metrics(task: TaskRun, label: str) -> Json:
+def metrics_json(task: TaskRun, label: str) -> Json:
+    """{metric: {"value", "low", "high", "n"}} of one method."""
     sample = task.sample(label)
     found = {name: sample.estimate(name) for name in sample.scores.definitions}
     for y, at in task.at_equal(label).items():
