@@ -38,7 +38,10 @@ _ANYRES = "base view and tiles (any-res), newline tokens between rows"
 _POST_NORM = "normalises after the feed-forward: only the ratio of the added term counts"
 _DEEPSTACK = "adds visual features in its first layers (deepstack); crops bring their last features only"
 _MIXTURE = "mixture of experts: the routed output is reinforced, the router is not touched"
-_PORTED = "read from the official files by airvlm.models, without remote code (docs/models.md)"
+_PORTED = (
+    "official files, no remote code; equal to the original on small random weights, "
+    "the released ones were not run (docs/models.md)"
+)
 _SPLITS = MappingProxyType({"do_image_splitting": False})
 
 FAMILIES: dict[str, Family] = _table(
