@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from airvlm.methods import AIR, METHODS, parse_method
+from airvlm.methods import AIR, METHODS, VAF, Composed, parse_method
 from airvlm.methods.controls import CONTROLS, Shorter, YesNo, control, spellings
 from tests import tiny_models
 
@@ -111,6 +111,13 @@ def test_fields_are_spelled_after_a_colon() -> None:
     assert parse_method("air:top_q=64") == AIR(top_q=64)
     assert parse_method("shorter:bias=-1.5") == Shorter(-1.5)
     assert parse_method("air-other-picture:weight=0.3") == AIR(weight=0.3, source="other")
+
+
+def test_methods_joined_by_plus_are_composed_in_order() -> None:
+    assert parse_method("air:keep=3+vaf") == Composed(AIR(keep=3), VAF())
+    assert parse_method("vaf+air-paper:memory=prototypes+crops") == Composed(
+        VAF(), AIR.paper(memory="prototypes+crops")
+    )
 
 
 @pytest.mark.parametrize("text", ["vanilla", "none"])

@@ -1,13 +1,14 @@
 """The methods by name: what the command line and the evaluation spell, and what it makes.
 
-`parse_method("air-paper:keep=3,strength=0.2")` is AIR.paper(keep=3, strength=0.2). Each method is one file beside this
-one; this file knows their names only.
+`parse_method("air-paper:keep=3,strength=0.2")` is AIR.paper(keep=3, strength=0.2), and "air+vaf" is both at once. Each
+method is one file beside this one; this file knows their names only.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +16,27 @@ from typing import Any
 
 from airvlm.methods.air import AIR
 from airvlm.methods.base import Method, NeverFired, Run
+from airvlm.methods.compose import Composed
 from airvlm.methods.controls import CONTROLS, Shorter, YesNo, control
+from airvlm.methods.memvr import MemVR
+from airvlm.methods.vaf import VAF
+from airvlm.methods.vcd import VCD
 
-__all__ = ["AIR", "METHODS", "Method", "MethodInfo", "NeverFired", "Run", "Shorter", "YesNo", "parse_method"]
+__all__ = [
+    "AIR",
+    "METHODS",
+    "VAF",
+    "VCD",
+    "Composed",
+    "MemVR",
+    "Method",
+    "MethodInfo",
+    "NeverFired",
+    "Run",
+    "Shorter",
+    "YesNo",
+    "parse_method",
+]
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,9 @@ _LISTED = [
         AIR,
         "a memory of prototypes and crops, at all rows, where a layer is unsure",
     ),
+    _info("memvr", MemVR, MemVR),
+    _info("vaf", VAF, VAF),
+    _info("vcd", VCD, VCD),
     _info("shorter", Shorter, Shorter),
     _info("yesno", YesNo, YesNo),
     *[
@@ -70,7 +92,14 @@ METHODS: dict[str, MethodInfo] = {info.name: info for info in _LISTED}
 
 
 def parse_method(text: str) -> Method | None:
-    """`name` or `name:field=value,field=value` -> the method; None for the model as it is ("vanilla", "none")."""
+    """`name` or `name:field=value,field=value` -> the method; None for the model as it is ("vanilla", "none").
+
+    Several joined by + act together, in that order.
+    """
+    # A value may hold a + too, so that only one before a method's name joins.
+    parts = re.split(rf"\+(?=(?:{'|'.join(map(re.escape, METHODS))})(?:[:+]|$))", text.strip())
+    if len(parts) > 1:
+        return Composed(*[method for part in parts if (method := parse_method(part)) is not None])
     name, _, rest = text.strip().partition(":")
     name = "vanilla" if name == "none" else name
     if name not in METHODS:

@@ -8,7 +8,6 @@ beams, caches and compiled graphs behave, and nothing of what a method computes.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import LogitsProcessorList
 
 from airvlm.anatomy import Anatomy
+from airvlm.methods.generation import prepared, shadow_generate, token_ids
+from airvlm.methods.graphs import forget_graphs
 from airvlm.methods.intervention import Call, Intervention, Step, aside, is_aside
 from airvlm.report import Report
 
@@ -52,6 +52,7 @@ class Run:
         self._given = model  # with them
         self.calls = 0  # generate calls seen
         self.steps = 0  # forward passes seen by the top-level hook
+        self._since = 0  # of these, since the latest generate call began
         self.image_steps = 0  # of these, passes with image rows
         self.decoded = 0  # passes in which the decoder's own hook ran
         self._spoken = 0  # passes in which the hook on the model's output ran
@@ -68,9 +69,9 @@ class Run:
         if self._stack is not None:
             raise RuntimeError("this run is already open; call the method again for another block")
         with ExitStack() as stack:  # closes what was opened so far when opening fails half-way
-            self._forget_compiled_graphs(stack)
+            forget_graphs(self._given, self.model, decodes=self.intervention.decodes, stack=stack)
             self.intervention.open(stack)
-            self._wrap_generate(stack)
+            shadow_generate(self.model, self._begin_call, self._end_call, stack)
             self._hook(stack)
             self._stack = stack.pop_all()
         return self
@@ -131,88 +132,30 @@ class Run:
 
     # -- opening
 
-    def _forget_compiled_graphs(self, stack: ExitStack) -> None:
-        """A graph traced before our hooks were added would ignore them."""
-        if any(is_compiled(module) for module in self._given.modules()):
-            torch.compiler.reset()
-            stack.callback(torch.compiler.reset)
-        elif self.intervention.decodes and "_compiled_call" in self.model.__dict__:
-            del self.model._compiled_call  # None would crash get_compiled_call, which only tests hasattr
-            torch.compiler.reset()
-
-    def _wrap_generate(self, stack: ExitStack) -> None:
-        """Shadow `generate` on the instance, to see its options, refuse what cannot work, add processors."""
-        model = self.model
-        original = getattr(model, "generate", None)
-        if original is None:
-            return
-        parameters = inspect.signature(original).parameters.values()
-        names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-        def generate(*args: Any, **kwargs: Any) -> Any:
-            if is_aside():
-                return original(*args, **kwargs)
-            call = self._begin_call(dict(zip(names, args, strict=False)) | kwargs)
-            try:
-                return original(**call.arguments)
-            finally:
-                self._batch = None
-
-        generate.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]  # for nested runs
-        before = model.__dict__.get("generate")
-        model.__dict__["generate"] = generate
-
-        def restore() -> None:
-            if before is None:
-                model.__dict__.pop("generate", None)
-            else:
-                model.__dict__["generate"] = before
-
-        stack.callback(restore)
-
     def _begin_call(self, arguments: dict[str, Any]) -> Call:
-        name = self.method.name
-        call = Call(arguments, self.model, rows=0, expand=1)
-        if call.option("prefill_chunk_size") is not None:
-            raise ValueError(
-                f"{name} cannot act with prefill_chunk_size: transformers then drops the picture from the "
-                "prefill. Leave prefill_chunk_size unset."
-            )
-        if call.option("cache_implementation") == "paged":
-            raise ValueError(f"{name} cannot act in continuous batching: use another cache_implementation.")
-        ids = arguments.get("input_ids", arguments.get("inputs"))
-        call.rows, prompt = (int(n) for n in self._token_ids(ids).shape)
+        ids = token_ids(arguments.get("input_ids", arguments.get("inputs")), self.method.name)
+        call = Call(arguments, self.model, rows=int(ids.shape[0]), expand=1)
         call.expand = max(call.option("num_beams", 1), call.option("num_return_sequences", 1))
+        call = prepared(call, self.method.name, self.intervention)
         self.calls += 1
-        self._batch = (call.rows, prompt)
-        if self.intervention.decodes:
-            _stay_eager(call)
-        self.intervention.call(call)
-        extra = self.intervention.processors(call)
-        if extra:
-            given = call.arguments.get("logits_processor") or []
-            call.arguments["logits_processor"] = LogitsProcessorList([*given, *extra])
+        self._since = 0
+        self._batch = (call.rows, int(ids.shape[1]))
         return call
 
-    def _token_ids(self, ids: Any) -> Tensor:
-        if not isinstance(ids, Tensor) or ids.dim() != 2:
-            raise ValueError(
-                f"{self.method.name} needs input_ids of shape (rows, tokens): inputs_embeds alone do not say "
-                "which tokens are the picture."
-            )
-        return ids
+    def _end_call(self) -> None:
+        self._batch = None
 
     def _hook(self, stack: ExitStack) -> None:
         """Three kinds of hooks: token ids at the top, embeddings at the decoder, the layers' feed-forwards."""
 
         def top(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ids = kwargs.get("input_ids", args[0] if args else None)
-            if not self._skip(ids):
+            if not self._skip(_length(ids)):
                 self._begin_step(ids, kwargs)
 
         def decoder(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             embeds = kwargs.get("inputs_embeds")
-            if embeds is None or self._skip(embeds[..., 0]):
+            if embeds is None or self._skip(embeds.shape[1]):
                 return None
             new = self._embeds(embeds)
             return None if new is None else (args, {**kwargs, "inputs_embeds": new})
@@ -226,17 +169,17 @@ class Run:
         for i in self.intervention.layers:
             self._reinforce(i, stack)
 
-    def _skip(self, tokens: Tensor | None) -> bool:
+    def _skip(self, length: int) -> bool:
         """Nothing to do: another stream, or a decode step being compiled that the method leaves alone."""
         if torch.compiler.is_compiling():
-            return not self.intervention.decodes and tokens is not None and tokens.shape[-1] == 1
+            return not self.intervention.decodes and length == 1
         return is_aside()
 
     def _watch(self, i: int, stack: ExitStack) -> None:
         # A layer's output is read where the next layer takes it: it was a tuple in some versions, a tensor in others.
         def pre(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = args[0] if args else kwargs["hidden_states"]
-            if not self._skip(h[..., 0]):
+            if not self._skip(h.shape[-2]):
                 self._hidden(i, h)
 
         stack.callback(self.anatomy.layers[i + 1].register_forward_pre_hook(pre, with_kwargs=True).remove)
@@ -244,7 +187,7 @@ class Run:
     def _reinforce(self, i: int, stack: ExitStack) -> None:
         def post(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
             x = args[0] if args else kwargs["hidden_states"]
-            if self._skip(x[..., 0]):
+            if self._skip(x.shape[-2]):
                 return None
             y = out[0] if isinstance(out, tuple) else out  # a mixture of experts may add its router's logits
             new = self._ffn(i, x, y)
@@ -256,7 +199,7 @@ class Run:
 
     def _say(self, stack: ExitStack) -> None:
         def post(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-            if not self._skip(kwargs.get("input_ids", args[0] if args else None)):
+            if not self._skip(_length(kwargs.get("input_ids", args[0] if args else None))):
                 self._logits(out)
 
         stack.callback(self.model.register_forward_hook(post, with_kwargs=True).remove)
@@ -265,9 +208,9 @@ class Run:
 
     @torch.compiler.disable
     def _begin_step(self, ids: Any, kwargs: dict[str, Any]) -> None:
-        ids = self._token_ids(ids)
+        ids = token_ids(ids, self.method.name)
         B, L = ids.shape
-        decode = L == 1 and self.steps > 0
+        decode = L == 1 and self._since > 0
         visual = None if decode else ids == self.anatomy.image_token_id  # (B, L)
         if visual is not None and not bool(visual.any()):  # a sync, in prefill only
             visual = None
@@ -287,6 +230,7 @@ class Run:
             inputs=kwargs,
         )
         self.steps += 1
+        self._since += 1
         self.image_steps += visual is not None
         self.intervention.begin(self._step)
 
@@ -389,20 +333,5 @@ def _rich(value: Any) -> Any:
     return tuple(_rich(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-def _stay_eager(call: Call) -> None:
-    """generate compiles decode steps by itself on some devices and caches: not while a method acts in them."""
-    config = call.arguments.get("generation_config")
-    if config is None:
-        call.arguments["disable_compile"] = True
-    else:
-        eager = {**config.to_dict(), "disable_compile": True}
-        call.arguments["generation_config"] = type(config).from_dict(eager)
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether the module runs a graph that may have been traced before."""
-    if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
-        return True
-    return hasattr(
-        module.__dict__.get("forward"), "_torchdynamo_orig_callable"
-    )  # forward = torch.compile(forward)
+def _length(ids: Any) -> int:
+    return int(ids.shape[-1]) if isinstance(ids, Tensor) else 0
