@@ -261,7 +261,7 @@ _OTHERS: dict[str, Printed] = {
     ),
     "object-halbench": Printed(
         "comparison with fine-tuned models (appendix)",
-        ("CHAIR_S", "CHAIR_I"),
+        ("Resp", "Ment"),
         {LLAVA: {"vanilla": (52.7, 28.0)}},
     ),
 }
