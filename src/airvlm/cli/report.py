@@ -28,6 +28,12 @@ def report(
 
     Our figures with their intervals beside the paper's, differences to vanilla, the distance from the curve at equal
     recall, plots, single answers with what is hallucinated in them, and all settings.
+
+    [bold]Examples[/bold]
+
+    airvlm report runs/tiny
+
+    airvlm report runs/llava runs/qwen --out report --answers 100
     """
     from airvlm.evaluation.page import write_report  # numpy and the tasks: not needed for --help
     from airvlm.evaluation.run import Run
