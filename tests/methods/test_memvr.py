@@ -185,6 +185,7 @@ def test_the_lens_costs_one_head_a_layer_until_it_fired(llava: Any) -> None:
         ("llava", 40, range(7, 20)),
         ("llava", 4, range(1, 2)),
         ("llava", 8, range(2, 4)),
+        ("llava", 2, range(1)),
     ],
 )
 def test_windows_are_the_published_ones_scaled_to_the_decoder(family: str, depth: int, layers: range) -> None:

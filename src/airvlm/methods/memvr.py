@@ -88,7 +88,9 @@ class MemVR(Method):
         """The layers that may trigger in a decoder of `depth` layers; each acts on the next."""
         first, last = self.window or preset(family).window
         if self.window is None and not self.faithful:
-            first = int(first * depth / DEPTH)
+            first = min(
+                int(first * depth / DEPTH), depth - 3
+            )  # even a very shallow decoder has a layer to look
             last = max(first + 2, round(last * depth / DEPTH))
         layers = range(max(first + 1, 0), min(last, depth - 1))  # the last layer has no next one
         if not layers:
