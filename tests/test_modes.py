@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import CompileConfig, GenerationConfig
 
 from airvlm.methods.base import Method, NeverFired
@@ -144,7 +144,7 @@ def test_what_was_compiled_before_is_acted_on_or_raises(case: Case, compiled: Ca
     fast = compiled(model)
     before = fast(**batch).logits  # traced without our hooks
     try:
-        with case.on(model, processor, images=images()[:1]):
+        with case.on(fast if isinstance(fast, nn.Module) else model, processor, images=images()[:1]):
             found = fast(**batch).logits
     except NeverFired:
         assert compiled is compile_a_function_around, "only what is not in the model may be out of reach"

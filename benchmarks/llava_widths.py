@@ -1,0 +1,182 @@
+"""A LLaVA of the 7B model's real widths with random weights, a prompt with one picture, and fair timing.
+
+Layers share one set of weights: a layer's 810 MB in fp32 do not fit any cache, so every layer still reads all of
+its weights from memory and computes all of its products, and 32 layers need the memory of one. Knows nothing of
+what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import (
+    CLIPVisionConfig,
+    DynamicCache,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+RESULTS = Path(__file__).parent / "results"
+WIDTH, FFN, HEADS, VOCABULARY = 4096, 11008, 32, 32064
+TOWER_WIDTH, TOWER_FFN, TOWER_LAYERS, SIDE, PATCH = 1024, 4096, 24, 336, 14
+K = (SIDE // PATCH) ** 2  # 576 visual tokens a picture or crop
+LAYERS = 32  # of the real model
+WINDOW = (26, 32)  # the layers that AIR acts in
+IMAGE, TEXT_TOKENS = 32000, 40  # the image token, and the words of a short question with its template
+LAYER_WEIGHTS = 4 * WIDTH**2 + 3 * WIDTH * FFN
+HEAD_WEIGHTS = WIDTH * VOCABULARY
+
+
+def build(layers: int, tower_layers: int = 1) -> Any:
+    """The model in fp32, with `layers` decoder layers and `tower_layers` in its vision tower."""
+    text = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=FFN,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        max_position_embeddings=4096,
+    )
+    tower = CLIPVisionConfig(
+        hidden_size=TOWER_WIDTH,
+        intermediate_size=TOWER_FFN,
+        num_hidden_layers=1,
+        num_attention_heads=16,
+        image_size=SIDE,
+        patch_size=PATCH,
+    )
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=tower, text_config=text, image_token_index=IMAGE)
+    ).eval()
+    repeat(model.get_decoder().layers, layers)
+    for i, layer in enumerate(model.get_decoder().layers):
+        layer.self_attn.layer_idx = i
+    model.config.text_config.num_hidden_layers = layers
+    repeat(model.get_encoder(modality="image").encoder.layers, tower_layers)
+    return model.requires_grad_(False)
+
+
+def repeat(layers: nn.ModuleList, count: int) -> None:
+    """Make `count` layers of the first, all with its very weights."""
+    shared: dict[int, Any] = {id(p): p for p in layers[0].parameters()}
+    layers.extend(copy.deepcopy(layers[0], dict(shared)) for _ in range(count - 1))
+
+
+def processor() -> Any:
+    return CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (640, 480)) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
+def prompt() -> dict[str, Tensor]:
+    """Token ids of a question about one picture: 616 tokens."""
+    words = torch.randint(5, 31000, (TEXT_TOKENS,), generator=torch.Generator().manual_seed(0))
+    ids = torch.cat([words[:5], torch.full((K,), IMAGE), words[5:]])
+    return {"input_ids": ids[None], "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+
+
+def encoded(model: Any, image: Image.Image) -> dict[str, Any]:
+    """The picture's features, encoded beforehand, as forward takes them."""
+    pixels = processor()([image], return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        features = model.base_model.get_image_features(pixels, return_dict=True)
+    return {"mm_encoder_outputs": {"image": features}}
+
+
+def filled_cache(model: Any, length: int) -> DynamicCache:
+    """A cache as a prefill of `length` tokens leaves it, without the prefill."""
+    cache = DynamicCache(config=model.config.text_config)
+    keys = torch.randn(1, HEADS, length, WIDTH // HEADS)
+    for layer in range(model.config.text_config.num_hidden_layers):
+        cache.update(keys.clone(), keys.clone(), layer)
+    return cache
+
+
+@contextmanager
+def without_arithmetic(model: Any) -> Iterator[None]:
+    """Layers that compute nothing: a prefill in which a method gathers its evidence, and its hooks run."""
+    layers = model.get_decoder().layers
+    for layer in layers:
+        layer.self_attn.forward = lambda hidden_states, **_: (torch.zeros_like(hidden_states), None)
+        layer.mlp.forward = lambda x: x
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.self_attn.forward, layer.mlp.forward
+
+
+def clock() -> float:
+    """With one thread the processor's own clock is fair, and blind to other programs on the machine."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def seconds(job: Callable[[], Any]) -> float:
+    started = clock()
+    job()
+    return clock() - started
+
+
+def interleaved(jobs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Seconds that each job reports, in turns, so that a slow moment of the machine hits all alike; one warm-up."""
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(repeats + 1):
+        for name, job in jobs.items():
+            value = job()
+            if turn:
+                taken[name].append(value)
+    return taken
+
+
+def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, list[float]]:
+    """Each turn's ratio to the base in the same turn."""
+    return {name: [t / b for t, b in zip(own, taken[base], strict=True)] for name, own in taken.items()}
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: list[float]) -> str:
+    return f"{min(values):.4f} to {max(values):.4f}"
+
+
+def arguments(about: str, **defaults: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    return parser.parse_args()
+
+
+def write(name: str, result: Mapping[str, Any]) -> None:
+    """Keep the numbers beside the code that made them."""
+    RESULTS.mkdir(exist_ok=True)
+    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine, **result}, indent=1) + "\n")
+    print(f"written to {path.relative_to(RESULTS.parent.parent)}")
+
+
+def table(title: str, head: list[str], rows: list[list[str]]) -> None:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    print(f"\n{title}")
+    for row in [head, ["-" * w for w in widths], *rows]:
+        print("  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,96 @@
+"""Memory above vanilla while tokens are decoded, beside the size of the evidence that explains it.
+
+Each reading runs in a process of its own, at LLaVA-1.5-7B's widths: resident memory once the evidence is gathered,
+less the resident memory of the same process before. Expected are the crops' tokens (M x N x d, kept for the next
+question) and what the reading holds for itself: the memory Z~, or the carried tokens. The peak above vanilla is the
+encoder's activations, which are gone before the first token; it is reported too.
+
+    python -m benchmarks.memory
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from airvlm import AIR
+from airvlm.methods.air import _Seeing
+from airvlm.views import cache_of
+from benchmarks import llava_widths as llava
+
+READINGS = {
+    "air-paper": lambda: AIR.paper(layers=(0, 1), keep=3),
+    "air-lineage": lambda: AIR.lineage(layers=(0, 2), keep=3, threshold=0.0),
+    "air-transported": AIR.transported,
+}
+
+
+def resident(field: str = "VmRSS") -> int:
+    """Bytes of this process that are in memory (VmRSS), or were at most (VmHWM)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field}: this benchmark needs Linux")
+
+
+@torch.no_grad()
+def measure(name: str) -> dict[str, Any]:
+    """Held and peak bytes above what the same prefill takes without the method."""
+    model, image = llava.build(2), llava.picture()
+    inputs = {**llava.prompt(), **llava.encoded(model, image)}
+
+    def prefill() -> None:
+        model(**inputs, use_cache=True, logits_to_keep=1)
+
+    for _ in range(2):  # buffers that the libraries keep are theirs
+        prefill()
+    warm = AIR.paper(layers=(0, 1), keep=1, patches=1)
+    with warm(model, llava.processor(), images=[[llava.picture(1)]]):
+        prefill()
+    cache_of(model).clear()
+    before, peak = resident(), resident("VmHWM")
+    with READINGS[name]()(model, llava.processor(), images=[[image]]) as run:
+        prefill()
+        held = resident() - before
+        seeing = run.intervention
+        assert isinstance(seeing, _Seeing)
+        ((seen,),) = seeing.seen
+        evidence = seen.evidence.bytes + seen.evidence.views.bytes
+        carried = getattr(seeing, "_memory", None)
+        if carried is not None and carried[0].data_ptr() != seen.evidence.memory.data_ptr():
+            evidence += carried[0].numel() * carried[0].element_size()  # the batch's padded copy
+    return {"held": held, "evidence": evidence, "peak": resident("VmHWM") - peak}
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        print(json.dumps(measure(sys.argv[1])))
+        return
+    found: dict[str, Any] = {}
+    for name in READINGS:
+        out = subprocess.run(
+            [sys.executable, "-m", "benchmarks.memory", name], capture_output=True, text=True
+        )
+        if out.returncode:
+            raise RuntimeError(out.stderr)
+        found[name] = json.loads(out.stdout.splitlines()[-1])
+    rows = [
+        [
+            name,
+            *(f"{v[k] / 2**20:.0f}" for k in ("held", "evidence", "peak")),
+            f"{v['held'] / v['evidence']:.2f}",
+        ]
+        for name, v in found.items()
+    ]
+    head = ["method", "held, MiB", "evidence, MiB", "peak in prefill, MiB", "held over evidence (0.8 to 1.2)"]
+    llava.table("Memory above vanilla, fp32, 12 crops, 3 kept", head, rows)
+    llava.write("memory", {"bytes": found})
+
+
+if __name__ == "__main__":
+    main()
