@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airvlm.evaluation.marks import Mark, marks
@@ -83,11 +83,7 @@ def _answer(task: TaskRun, label: str, i: int, record: Record | None) -> tuple[s
 
 def _marks(task: TaskRun, item: Item, text: str) -> list[Mark] | None:
     """The objects a description names; None for other kinds of answers."""
-    if (
-        task.asked.task.kind != "caption"
-        or not isinstance(item.truth, Collection)
-        or isinstance(item.truth, str)
-    ):
+    if task.asked.task.kind != "caption" or not isinstance(item.truth, list | tuple | set | frozenset):
         return None
     mentions = task.asked.task.parse(item, text)
     if not all(hasattr(mention, "token") for mention in mentions or ()):
@@ -121,7 +117,7 @@ def _right(details: dict[str, Any], item: Item) -> bool | None:
 def _truth(item: Item) -> str:
     if isinstance(item.truth, str):
         return f"truth: {item.truth}"
-    if isinstance(item.truth, Collection):
+    if isinstance(item.truth, list | tuple | set | frozenset):
         return "in the picture: " + (
             ", ".join(sorted(map(str, item.truth))) or "none of the objects that count"
         )
