@@ -58,7 +58,7 @@ def test_points_that_share_a_vanilla_stand_in_one_table(tmp_path):
         ["vanilla", "max_new_tokens=16"],
     ]
     assert [task.asked.generation["max_new_tokens"] for task in caps.found] == [8, 16]
-    assert tables.rich_table(fields.tables[0]).row_count == 3
+    assert tables.rich_tables(fields.tables[0], 200)[0].row_count == 3
 
 
 def test_one_point_that_does_not_act_is_a_finding_and_none_that_acts_a_problem(tmp_path):

@@ -10,7 +10,7 @@ import typer
 
 from airvlm.cli import asking
 from airvlm.cli import evaluate as evaluating
-from airvlm.cli.console import Failure, JsonOption, emit, err, out, warn
+from airvlm.cli.console import Failure, JsonOption, emit, err, warn
 from airvlm.evaluation import tables
 from airvlm.evaluation.ablate import NAMED, Sweep, parse_sweep
 from airvlm.evaluation.ablate import ablate as run_sweeps
@@ -86,7 +86,7 @@ def ablate(
     for one in found:
         if not json:
             for part in one.tables:
-                out().print(tables.rich_table(part), "")
+                evaluating.print_tables(part)
         if plot:
             try:
                 drawn = draw_sweep(

@@ -20,7 +20,7 @@ from airvlm.evaluation.evaluate import BATCH_SIZE
 from airvlm.evaluation.evaluate import evaluate as run_evaluation
 from airvlm.evaluation.questions import Asked, ModelFacts
 from airvlm.evaluation.ray_cluster import Cluster
-from airvlm.evaluation.run import Run
+from airvlm.evaluation.run import Run, TaskRun
 from airvlm.evaluation.shards import Shard
 from airvlm.tasks import load_task
 from airvlm.vlm import VLM
@@ -40,8 +40,10 @@ __all__ = [
     "evaluate",
     "load",
     "place",
+    "print_tables",
 ]
 
+WIDE = 160  # characters of a table in a file
 Split = Literal["test", "validation", "calibration"]
 SplitOption = Annotated[Split, typer.Option("--split", help="Which part of a task's items.")]
 LimitOption = Annotated[
@@ -193,6 +195,14 @@ def default_folder(facts: ModelFacts) -> Path:
     return Path("airvlm-runs") / f"{name}-{facts.fingerprint[:8]}"
 
 
+def print_tables(task: TaskRun) -> None:
+    """A task's figures; where nobody watches (a file, a pipe) they may be wide."""
+    console = out()
+    console.width = console.width if console.is_terminal else max(console.width, WIDE)
+    for table in tables.rich_tables(task, console.width):
+        console.print(table, "")
+
+
 def conclude(run: Run, shard: Shard, *, json: bool, markdown: bool = False) -> None:
     """Print the result; end with code 1 where it cannot be trusted."""
     left = sum(task.unanswered(label) for task in run.tasks.values() for label in task.methods)
@@ -208,7 +218,7 @@ def conclude(run: Run, shard: Shard, *, json: bool, markdown: bool = False) -> N
         if markdown:
             print(tables.markdown(task) + "\n")
         else:
-            out().print(tables.rich_table(task), "")
+            print_tables(task)
     if not json and not markdown:
         for line in tables.legend(run):
             out().print(line, style="dim")

@@ -24,10 +24,11 @@ __all__ = [
     "markdown",
     "metrics_json",
     "problem_table",
-    "rich_table",
+    "rich_tables",
     "to_json",
 ]
 
+GAP = 2  # characters between columns
 SHOWN = 6  # metrics of a task that fit beside each other; JSON has all
 
 
@@ -38,6 +39,12 @@ class Column:
     title: str
     cells: dict[str, str]  # by method
 
+    @property
+    def width(self) -> int:
+        """Characters it needs: no word of the title and no line of a cell is broken."""
+        lines = [line for cell in self.cells.values() for line in cell.split("\n")]
+        return max(map(len, (*self.title.split(), *lines)))
+
 
 def columns(task: TaskRun, intervals: bool = True) -> list[Column]:
     """What is shown of a task, in order."""
@@ -47,14 +54,11 @@ def columns(task: TaskRun, intervals: bool = True) -> list[Column]:
         Column(name, {label: _figure(task.sample(label).estimate(name), intervals) for label in labels})
         for name in names
     ]
+    others = [label for label in labels if label != VANILLA]
     for name in names[
         :2
     ]:  # the leading metrics' difference to vanilla, with the test that suits a share of items
-        shown.append(
-            Column(
-                f"Δ {name}", {label: _difference(task, label, name) for label in labels if label != VANILLA}
-            )
-        )
+        shown.append(Column(f"Δ {name}", {label: _difference(task, label, name) for label in others}))
     trade = task.trade_off
     if trade is not None:
         at = {label: task.at_equal(label) for label in labels}
@@ -62,24 +66,34 @@ def columns(task: TaskRun, intervals: bool = True) -> list[Column]:
             cells = {label: _at_equal(found[y]) for label, found in at.items() if y in found}
             if cells:
                 shown.append(Column(f"Δ {y} at equal {trade.x.replace('_', '-')}", cells))
-    n = len(task.items)
-    others = [label for label in labels if label != VANILLA]
-    shown.append(Column("changed", {label: f"{task.changed(label)} of {n}" for label in others}))
+    shown.append(Column("changed", {label: str(task.changed(label)) for label in others}))
     fired = {label: task.fired(label) for label in others}
-    shown.append(Column("acted", {label: f"{k} of {n}" for label, k in fired.items() if k is not None}))
+    shown.append(Column("acted", {label: str(k) for label, k in fired.items() if k is not None}))
     wrong = {label: _wrong(task, label) for label in labels}
     if any(wrong.values()):
         shown.append(Column("not counted", wrong))
     return shown
 
 
-def rich_table(task: TaskRun) -> Table:
-    """A task's table for the terminal."""
-    table = Table(title=_title(task), title_justify="left", box=None, pad_edge=False)
-    shown = columns(task)
+def rich_tables(task: TaskRun, width: int) -> list[Table]:
+    """A task's table for a terminal of this width: what does not fit beside the rest goes below it."""
+    first = max(map(len, ("method", *task.methods)))
+    parts: list[list[Column]] = [[]]
+    room = width - first
+    for column in columns(task):
+        if parts[-1] and column.width + GAP > room:
+            parts.append([])
+            room = width - first
+        parts[-1].append(column)
+        room -= column.width + GAP
+    return [_table(task, part, _title(task) if part is parts[0] else None) for part in parts]
+
+
+def _table(task: TaskRun, shown: Sequence[Column], title: str | None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for column in shown:
-        table.add_column(column.title, justify="right")
+        table.add_column(column.title, justify="right", overflow="fold", min_width=column.width)
     for label in task.methods:
         table.add_row(label, *(column.cells.get(label, "") for column in shown))
     return table
@@ -101,9 +115,8 @@ def legend(run: Run) -> list[str]:
     lines = [
         "± is a standard error; [ ] a 95 % interval, paired over pictures; p is McNemar's, exact; Δ is to vanilla."
     ]
-    for control, x in {
-        (t.trade_off.control, t.trade_off.x) for t in run.tasks.values() if t.trade_off and t.curve
-    }:
+    trades = [t.trade_off for t in run.tasks.values() if t.curve]
+    for control, x in dict.fromkeys((trade.control, trade.x) for trade in trades if trade):
         what = "saying less" if control == "shorter" else "a leaning to yes or no"
         lines.append(
             f"Δ at equal {x.replace('_', '-')}: what is left when {what} is taken out (curve of `{control}`)."
@@ -164,12 +177,12 @@ def _difference(task: TaskRun, label: str, name: str) -> str:
     estimate = task.sample(label).difference(task.sample(VANILLA), name)
     text = _signed(estimate)
     p = mcnemar(task.scores(label), task.scores(VANILLA), name)
-    return text if p is None else f"{text} p={p:.2g}"
+    return text if p is None else f"{text}\np = {p:.2g}"
 
 
 def _at_equal(at: AtEqual) -> str:
     # beyond the curve's end the comparison is with its end: better than nothing, and marked
-    return _signed(at.difference) + ("" if at.inside else " (beyond the curve)")
+    return _signed(at.difference) + ("" if at.inside else "\nbeyond the curve")
 
 
 def _signed(estimate: Estimate) -> str:
