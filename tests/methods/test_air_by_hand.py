@@ -134,14 +134,14 @@ def test_the_paper_reading_is_the_printed_equation(two_layers: Any) -> None:
 
 
 def test_without_a_strength_the_bare_sum_is_added(two_layers: Any) -> None:
-    method = AIR.paper(layers=(1, 2), top_q=Q, keep=M, patches=M, strength=None)
+    method = AIR.paper(layers=(0, 1), top_q=Q, keep=M, patches=M, strength=None)
     seen, _ = run(method, two_layers)
     Z, crops = visual_tokens(two_layers)
     memory = np.concatenate(list(crops))
     rows = np.flatnonzero(two_layers[2]["input_ids"][0].numpy() == tiny_models.IMAGE)[top(Z)]
-    expected = ffn(two_layers[0], 1, seen.x[1])
-    expected[rows] += silu(seen.x[1][rows] @ memory.T) @ memory
-    np.testing.assert_allclose(seen.out[1], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    expected = ffn(two_layers[0], 0, seen.x[0])
+    expected[rows] += silu(seen.x[0][rows] @ memory.T) @ memory
+    np.testing.assert_allclose(seen.out[0], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 1.1], ids=["fires", "never fires"])
