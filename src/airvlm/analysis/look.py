@@ -36,7 +36,11 @@ def draw_look(picture: Image.Image, report: Report, which: int = 0) -> Image.Ima
     pen = ImageDraw.Draw(drawing)
     pen.text((GAP, GAP), _title(report, crops), fill=INK, font=_font(15))
     drawing.paste(_with_boxes(picture.resize(size, Image.Resampling.LANCZOS), crops, scale), (GAP, top))
-    _chart(pen, report, (GAP + SIDE + GAP, top, width - GAP, top + size[1]))
+    notes = _notes(report)
+    _chart(pen, report, (GAP + SIDE + GAP, top, width - GAP, top + size[1] - 20 * len(notes) - GAP))
+    for i, note in enumerate(notes):
+        beside = (GAP + SIDE + GAP, top + size[1] - 20 * (len(notes) - i))
+        pen.text(beside, note, fill=INK, font=_font(12))
     # nearest first: the reader sees where the line was drawn
     for place, number in enumerate(sorted(range(len(crops)), key=lambda i: crops[i].distance)):
         corner = (GAP + place % columns * (THUMB + 8), grid + place // columns * (THUMB + 26))
@@ -51,19 +55,38 @@ def _title(report: Report, crops: Sequence[Crop]) -> str:
     return f"{name}: {did}"
 
 
+def _notes(report: Report) -> list[str]:
+    """What else the report tells, a line each."""
+    notes = []
+    if report.tokens:
+        notes.append(f"{report.tokens} tokens changed in {report.passes} pass{'es' * (report.passes != 1)}")
+    if report.sinkhorn is not None:
+        state = "converged" if report.sinkhorn.converged else "not converged"
+        notes.append(f"transport: {report.sinkhorn.iterations} iterations, {state}")
+    notes += [f"{name}: {seconds:.3f} s" for name, seconds in report.seconds.items()]
+    return notes
+
+
 def _with_boxes(view: Image.Image, crops: Sequence[Crop], scale: float) -> Image.Image:
     """The picture with every crop outlined; those left out first, so that the kept ones lie on top."""
     pen = ImageDraw.Draw(view, "RGBA")
-    for number, crop in sorted(enumerate(crops, 1), key=lambda item: item[1].kept):
+    # the nearest crops strongest: where all are kept, the eye still finds what mattered
+    near = {id(crop): rank for rank, crop in enumerate(sorted(crops, key=lambda crop: crop.distance))}
+    order = sorted(enumerate(crops, 1), key=lambda item: (item[1].kept, -near[id(item[1])]))
+    for number, crop in order:
+        strong = near[id(crop)] < max(1, len(crops) // 4)
         x0, y0, x1, y1 = (round(edge * scale) for edge in crop.box)
         box = (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1))
-        pen.rectangle(box, outline=(*(KEPT if crop.kept else LEFT_OUT), 255), width=3 if crop.kept else 1)
+        line = (*KEPT, 255 if strong else 120) if crop.kept else (*LEFT_OUT, 255)
+        pen.rectangle(box, outline=line, width=4 if crop.kept and strong else 2 if crop.kept else 1)
         if crop.kept:
             label = f"{number}  {crop.distance:.3f}"
             # a label for each box, at a height of its own, so that boxes with a common corner stay readable
             at = (x0 + 4, min(y0 + 4 + 18 * (number % 3), view.height - 18))
             frame = pen.textbbox(at, label, font=_font(12))
-            pen.rectangle((frame[0] - 3, frame[1] - 2, frame[2] + 3, frame[3] + 2), fill=(*KEPT, 220))
+            pen.rectangle(
+                (frame[0] - 3, frame[1] - 2, frame[2] + 3, frame[3] + 2), fill=(*KEPT, 255 if strong else 150)
+            )
             pen.text(at, label, fill=(255, 255, 255), font=_font(12))
     return view
 
@@ -92,7 +115,7 @@ def _chart(pen: ImageDraw.ImageDraw, report: Report, box: tuple[int, int, int, i
         pen.text((x0, y0 + 24), "nothing was added", fill=FAINT, font=_font(12))
         return
     largest = max(layers.values()) or 1.0
-    step = min(26.0, (y1 - y0 - 30) / len(layers))
+    step = max(4.0, min(26.0, (y1 - y0 - 30) / len(layers)))
     names = {layer: "input" if layer < 0 else f"layer {layer}" for layer in layers}
     label, value = 58, 46  # room for the name before a bar and the figure after it
     for i, (layer, ratio) in enumerate(layers.items()):
