@@ -4,7 +4,8 @@ The job is AIR's for one picture: 12 crops of 576 tokens against 100 prototypes,
 timed: the solver alone on ready costs, and the whole way from tokens to distances. POT looped is what one writes
 with it: ot.dist for the costs (from tokens) and ot.sinkhorn with its own defaults for each crop. "Eager" gives POT
 every advantage: our costs, one matrix product, and a stop at our tolerance, which its rule (an L2 norm, looked at
-after the first update already) meets earlier than ours (the sum of all marginal errors).
+after the first update already) meets earlier than ours (the sum of all marginal errors). "Torch" is the same loop on
+the float32 tensors that a model gives.
 
     python benchmarks/transport.py [--repeats 7] [--json]
 """
@@ -47,6 +48,11 @@ def pot_dist(X: torch.Tensor, Y: torch.Tensor) -> np.ndarray:
 def pot_looped(C: np.ndarray, eps: float, **stop: float) -> list[float]:
     a, b = np.full(Q, 1 / Q), np.full(N, 1 / N)
     return [float((ot.sinkhorn(a, b, c, eps, **stop) * c).sum()) for c in C.astype(np.float64)]
+
+
+def pot_torch(C: np.ndarray, eps: float) -> list[float]:
+    a, b = torch.full((Q,), 1 / Q), torch.full((N,), 1 / N)
+    return [float((ot.sinkhorn(a, b, c, eps) * c).sum()) for c in torch.from_numpy(C)]
 
 
 def pot_batched(C: np.ndarray, eps: float) -> list[float]:
@@ -96,6 +102,7 @@ def main() -> None:
                 "ours": lambda eps=eps: ours(C, eps),
                 "POT looped": lambda eps=eps: pot_looped(C, eps),
                 "POT looped, eager": lambda eps=eps: pot_looped(C, eps, stopThr=TOLERANCE),
+                "POT looped, torch": lambda eps=eps: pot_torch(C, eps),
                 "POT batched": lambda eps=eps: pot_batched(C, eps),
             },
             "tokens to distances": {
