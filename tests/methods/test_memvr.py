@@ -181,7 +181,7 @@ def test_the_lens_costs_one_head_a_layer_until_it_fired(llava: Any) -> None:
     [
         ("llava", 32, range(6, 16)),
         ("qwen2_5_vl", 32, range(10, 16)),
-        ("glm4v", 32, range(10, 16)),
+        ("glm4v", 40, range(10, 16)),
         ("llava", 40, range(7, 20)),
         ("llava", 4, range(1, 2)),
         ("llava", 8, range(2, 4)),

@@ -33,18 +33,18 @@ __all__ = ["PRESETS", "MemVR", "Preset", "preset"]
 class Preset:
     """What the published scripts use for one kind of model."""
 
-    window: tuple[int, int]  # layers l with first < l < last may trigger, of 32
+    window: tuple[int, int]  # layers l with first < l < last may trigger
+    depth: int  # decoder layers of the model it was chosen on
     alpha: float  # of the MME and MM-Vet scripts; CHAIR hard-codes the same for LLaVA
     phi: Literal["identity", "silu"]  # published activation
     normed: bool  # whether the published lens applies the final norm
 
 
 PRESETS = {
-    "llava": Preset((5, 16), 0.12, "identity", True),
-    "qwen": Preset((9, 16), 0.28, "silu", False),
-    "glm": Preset((9, 16), 0.28, "silu", False),
+    "llava": Preset((5, 16), 32, 0.12, "identity", True),
+    "qwen": Preset((9, 16), 32, 0.28, "silu", False),
+    "glm": Preset((9, 16), 40, 0.28, "silu", False),
 }
-DEPTH = 32  # decoder layers of the models the published windows were chosen on
 DEAD_LAYERS = 31  # the published code sets its ratio in range(31)
 
 
@@ -68,7 +68,7 @@ class MemVR(Method):
     # share of the picture in the mix; None is the published value: 0.12, for Qwen and GLM 0.28; 0 is off
     alpha: float | None = None
     threshold: float = 0.75  # entropy of the ten likeliest tokens above which a layer is unsure, 0 to 1
-    # layers l with first < l < last look, l + 1 acts; None is (5, 16), for Qwen and GLM (9, 16), of 32 layers
+    # layers l with first < l < last look, l + 1 acts; None is (5, 16), for Qwen and GLM (9, 16), scaled to the decoder
     window: tuple[int, int] | None = None
     phi: Literal["identity", "silu"] | None = (
         None  # activation; None is identity, or when faithful the published one
@@ -86,12 +86,12 @@ class MemVR(Method):
 
     def looking(self, family: str, depth: int) -> range:
         """The layers that may trigger in a decoder of `depth` layers; each acts on the next."""
-        first, last = self.window or preset(family).window
+        published = preset(family)
+        first, last = self.window or published.window
         if self.window is None and not self.faithful:
-            first = min(
-                int(first * depth / DEPTH), depth - 3
-            )  # even a very shallow decoder has a layer to look
-            last = max(first + 2, round(last * depth / DEPTH))
+            # Even a very shallow decoder has a layer to look.
+            first = min(int(first * depth / published.depth), depth - 3)
+            last = max(first + 2, round(last * depth / published.depth))
         layers = range(max(first + 1, 0), min(last, depth - 1))  # the last layer has no next one
         if not layers:
             raise ValueError(
