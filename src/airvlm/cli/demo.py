@@ -61,6 +61,8 @@ def demo(
         return
     console = out()
     console.print(f"[bold]the picture[/bold]  {shown.path}")
+    if scene == SCENE:
+        console.print("[dim]chosen because the model by itself errs on it; --scene shows any other[/dim]")
     console.print(f"[bold]it shows[/bold]     {', '.join(shown.names)} (in a {shown.context})")
     for name, answer in answers.items():
         console.print()
