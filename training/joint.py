@@ -113,14 +113,15 @@ def train_joint(
     projector, decoder = model.model.multi_modal_projector, model.model.language_model
     probe = nn.Linear(recipe.width, 1)
     parts = nn.ModuleDict({"projector": projector, "decoder": decoder, "probe": probe})
-    optimiser = torch.optim.AdamW(
-        parts.parameters(), lr=recipe.joint_rate, weight_decay=0.01, betas=(0.9, 0.98), fused=True
-    )
+    optimiser = torch.optim.AdamW(parts.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+    schedule = [(phase, k) for phase in recipe.joint_phases for k in range(phase.steps)]
     start = load(folder / "joint.pt", parts, optimiser)
     began, seen, sums = time.time(), 0, torch.zeros(6)
-    for step in range(start, recipe.joint_steps):
+    for step, (phase, k) in enumerate(schedule):
+        if step < start:
+            continue
         draw = random.Random(f"airvlm joint {recipe.seed} {step}")
-        questioned = draw.random() < recipe.questioned_share
+        questioned = draw.random() < phase.questioned_share
         size = recipe.joint_batch // 2 if questioned else recipe.joint_batch
         picks = [
             2 * draw.randrange(recipe.scenes) + (draw.random() < recipe.joint_zoomed_share)
@@ -153,7 +154,7 @@ def train_joint(
             hit = ((guess > 0) == (batch["probe_truth"] > 0.5)).float()
             sums += torch.tensor([0, 0, 0, 0, hit.sum(), len(hit)])
         for group in optimiser.param_groups:
-            group["lr"] = rate_at(step, recipe.joint_steps, recipe.joint_rate, warm=200)
+            group["lr"] = rate_at(k, phase.horizon, phase.rate, warm=200)
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
@@ -163,7 +164,7 @@ def train_joint(
         ].float()  # the word, not the end token
         sums += torch.tensor([losses[~closed].sum().item(), (~closed).sum(), right.sum(), len(right), 0, 0])
         seen += size
-        if step % 50 == 49 or step == recipe.joint_steps - 1:
+        if step % 50 == 49 or step == len(schedule) - 1:
             pace = seen / (time.time() - began)
             a, b, c, d, e, f = sums.tolist()
             log.write(
@@ -177,4 +178,4 @@ def train_joint(
             sums.zero_()
         if step % 250 == 249:
             save(folder / "joint.pt", parts, optimiser, step + 1)
-    save(folder / "joint.pt", parts, optimiser, recipe.joint_steps)
+    save(folder / "joint.pt", parts, optimiser, len(schedule))

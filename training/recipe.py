@@ -9,6 +9,18 @@ SPLIT_SEEDS = {"train": 0, "validation": 10_000_000, "calibration": 20_000_000, 
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A stretch of joint training."""
+
+    steps: int
+    rate: float  # the peak of its learning rate
+    horizon: int  # steps over which the rate would fall to nothing
+    questioned_share: (
+        float  # of the steps, those whose samples carry ten yes/no questions besides descriptions
+    )
+
+
+@dataclass(frozen=True)
 class Recipe:
     name: str
     seed: int  # of weights and of the order of samples
@@ -22,6 +34,8 @@ class Recipe:
     vision_layers: int = 4
     vision_heads: int = 4
     vision_steps: int = 2300  # of vision_batch views
+    place_steps: int = 400  # more of them, in which the tower must also tell where each patch lies
+    place_weight: float = 0.3
     vision_batch: int = 64
     vision_rate: float = 1.5e-3
     width: int = 96
@@ -30,13 +44,9 @@ class Recipe:
     feed_forward: int = 256
     vocabulary: int = 1024
     align_steps: int = 800
-    joint_steps: int = 3400  # of joint_batch views
-    joint_batch: int = 32
-    joint_rate: float = 2e-3
+    joint_phases: tuple[Phase, ...] = (Phase(2250, 2e-3, 2800, 0.4), Phase(1500, 1.5e-3, 1500, 0.25))
+    joint_batch: int = 32  # half as many where questions are asked
     joint_zoomed_share: float = 0.3
-    questioned_share: float = (
-        0.4  # of the samples, those that carry a dozen yes/no questions besides the description
-    )
     answer_weight: float = 3.0  # of the tokens of an answer, against those of a description
     probe_weight: float = 0.5  # of the auxiliary linear probe at the asked object's word
 

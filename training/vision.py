@@ -1,4 +1,8 @@
-"""Vision pre-training: the tower learns to say, for each patch, which object covers it."""
+"""Vision pre-training: the tower learns to say, for each patch, which object covers it, and at last where it lies.
+
+Which object covers a patch can be said without knowing where the patch is, and the tower forgets it: a linear probe
+finds a patch's column in 17 % of cases. So in the last steps it must tell the place too, or the decoder cannot.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,14 @@ def train_vision(recipe: Recipe, tower: nn.Module, folder: Path, log: Log) -> nn
     data = folder / "data"
     pixels = np.load(data / "pixels.npy", mmap_mode="r")
     covers = np.load(data / "covers.npy", mmap_mode="r")
-    head = nn.Linear(recipe.vision_width, len(OBJECTS) + 1)
-    both = nn.ModuleDict({"tower": tower, "head": head})
+    grid = recipe.image_side // recipe.patch
+    head, place = (
+        nn.Linear(recipe.vision_width, len(OBJECTS) + 1),
+        nn.Linear(recipe.vision_width, grid * grid),
+    )
+    both = nn.ModuleDict({"tower": tower, "head": head, "place": place})
+    places = torch.arange(grid * grid).repeat(recipe.vision_batch)
+    total = recipe.vision_steps + recipe.place_steps
     weight = torch.ones(len(OBJECTS) + 1)
     weight[0] = GROUND_WEIGHT
     optimiser = torch.optim.AdamW(
@@ -48,7 +58,7 @@ def train_vision(recipe: Recipe, tower: nn.Module, folder: Path, log: Log) -> nn
     )
     start = load(folder / "vision.pt", both, optimiser)
     began = time.time()
-    for step in range(start, recipe.vision_steps):
+    for step in range(start, total):
         draw = np.random.default_rng((recipe.seed, 1, step))
         zoomed = draw.random(recipe.vision_batch) < recipe.zoomed_share
         rows = np.sort(2 * draw.integers(0, recipe.scenes, recipe.vision_batch) + zoomed)
@@ -57,14 +67,21 @@ def train_vision(recipe: Recipe, tower: nn.Module, folder: Path, log: Log) -> nn
         if draw.random() < 0.5:
             images, labels = images.flip(-1), labels.flip(-1)
         for group in optimiser.param_groups:
-            group["lr"] = rate_at(step, recipe.vision_steps, recipe.vision_rate)
-        logits = head(patch_features(tower, images))
+            if step < recipe.vision_steps:
+                group["lr"] = rate_at(step, recipe.vision_steps, recipe.vision_rate)
+            else:
+                group["lr"] = rate_at(step - recipe.vision_steps, recipe.place_steps, recipe.vision_rate / 2)
+        features = patch_features(tower, images)
+        logits = head(features)
         loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), weight=weight)
+        if step >= recipe.vision_steps:
+            told = functional.cross_entropy(place(features).flatten(0, 1), places)
+            loss = loss + recipe.place_weight * told
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(both.parameters(), 1.0)
         optimiser.step()
-        if step % 25 == 0 or step == recipe.vision_steps - 1:
+        if step % 25 == 0 or step == total - 1:
             there = labels.flatten() > 0
             right = (logits.flatten(0, 1).argmax(-1) == labels.flatten())[there].float().mean()
             pace = (step + 1 - start) * recipe.vision_batch / (time.time() - began)
@@ -73,5 +90,5 @@ def train_vision(recipe: Recipe, tower: nn.Module, folder: Path, log: Log) -> nn
             )
         if step % 500 == 499:
             save(folder / "vision.pt", both, optimiser, step + 1)
-    save(folder / "vision.pt", both, optimiser, recipe.vision_steps)
+    save(folder / "vision.pt", both, optimiser, total)
     return head
