@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -132,11 +132,9 @@ def _state(model: nn.Module) -> Hashable:
         versions += parameter._version
         kinds.add((parameter.dtype, parameter.device))
     adapters = tuple(
-        (str(m.active_adapters), m.disable_adapters)
-        for m in model.modules()
-        if hasattr(m, "disable_adapters")
-        and hasattr(m, "active_adapters")
-        and not isinstance(m.active_adapters, Callable)  # type: ignore[arg-type]
+        (str(module.active_adapters), bool(module.disable_adapters))
+        for module in model.modules()
+        if hasattr(module, "disable_adapters") and not callable(module.disable_adapters)  # PEFT's own layers
     )
     return versions, frozenset(kinds), hash(adapters)
 

@@ -99,9 +99,10 @@ class Seeing(Intervention):
             return "its strength is 0"
         if not seen:
             return "there is no picture in this row"
-        if air.patches == 0 and air.memory == "crops":
+        crops_needed = air.reading == "carry" or air.memory == "crops"
+        if air.patches == 0 and crops_needed:
             return "patches = 0: there are no crops to look at"
-        if not any(s.evidence.count for s in seen) and (air.reading == "carry" or air.memory == "crops"):
+        if crops_needed and not any(s.evidence.count for s in seen):
             nearest = min(float(s.evidence.distances.min()) for s in seen)
             rule = f"within tau = {air.tau:g}" if air.tau is not None else f"among the {air.keep} to keep"
             return f"no crop is {rule}; the nearest has d = {nearest:.4g}"
