@@ -1,6 +1,6 @@
 """Every benchmark in turn, each in a process of its own: python -m benchmarks [--quick].
 
-A full run takes about half an hour on two cores; `--quick` only shows that all of them still run.
+A full run takes tens of minutes; `--quick` only shows that all of them still run.
 """
 
 from __future__ import annotations
