@@ -1,0 +1,90 @@
+"""The loop over batches, with a real (small, random) model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from fakes import FakeCaptions, FakeQuestions
+
+from airvlm.evaluation.questions import Asked, ModelFacts, batches
+from airvlm.evaluation.runner import answer, work
+from airvlm.evaluation.store import Store
+from airvlm.methods import AIR, Shorter
+from airvlm.tasks.base import Item
+from airvlm.vlm import VLM
+from tests import tiny_models
+from tests.checkpoints import save_llava
+
+AIR_HERE = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
+
+
+@pytest.fixture(scope="module")
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> VLM:
+    return VLM.load(save_llava(tmp_path_factory.mktemp("llava")))
+
+
+def asked(n: int = 7) -> Asked:
+    words = [
+        "is there a fork ?",
+        "describe this image",
+        "what colour is the table near the dog in the picture ?",
+    ]
+    items = [Item(str(i), tiny_models.picture(i // 2), words[i % 3]) for i in range(n)]
+    return Asked("seen", FakeCaptions(), items, generation={"max_new_tokens": 6, "do_sample": False})
+
+
+@pytest.mark.parametrize("method", [None, AIR_HERE, Shorter(0.5)], ids=["vanilla", "air", "shorter"])
+def test_batches_give_the_answers_of_one_at_a_time(vlm, method, tmp_path):
+    facts = ModelFacts.of(vlm)
+    for size in (1, 7):
+        with Store(tmp_path / str(size)) as store:
+            work(vlm, batches(asked(), "method", method, facts, size), store)
+    one, many = (
+        {
+            r.question.item: (r.text, r.tokens, r.finished, (r.report or {}).get("fired"))
+            for r in Store(tmp_path / size)
+        }
+        for size in ("1", "7")
+    )
+    assert one == many and len(one) == 7
+    alone = [vlm.ask(i.image, i.question, method=method, max_new_tokens=6).text for i in asked().items]
+    assert [one[str(i)][0] for i in range(7)] == alone
+
+
+def test_a_record_says_what_the_method_did_and_who_answered(vlm):
+    [batch] = batches(asked(2), "air", AIR_HERE, ModelFacts.of(vlm), 8)
+    record = answer(vlm, batch)[0]
+    assert record.question.method == AIR_HERE.to_json() and record.question.fingerprint == vlm.fingerprint
+    assert record.report["fired"] and len(record.report["crops"][0]) == 4
+    assert record.extra["model"] == vlm.name and record.question.versions["torch"]
+    assert type(record).from_line(record.to_line()).to_line() == record.to_line()
+
+
+def test_a_picture_that_cannot_be_read_is_an_error_of_its_item_alone(vlm):
+    task = asked(4)
+    task.items[2] = dataclasses.replace(task.items[2], image=Path("nowhere.png"))
+    [batch] = batches(task, "vanilla", None, ModelFacts.of(vlm), 8)
+    records = {record.question.item: record for record in answer(vlm, batch)}
+    assert records["2"].text is None and "nowhere.png" in records["2"].error
+    assert all(records[i].error is None and records[i].text is not None for i in "013")
+
+
+def test_noise_reaches_the_model(vlm):
+    plain, disturbed = asked(2), asked(2)
+    disturbed.generation["noise"] = 0.5
+    texts = []
+    for task in (plain, disturbed):
+        [batch] = batches(task, "vanilla", None, ModelFacts.of(vlm), 8)
+        texts.append([record.text for record in answer(vlm, batch)])
+    assert texts[0] != texts[1]
+
+
+def test_likelihoods_are_the_answer_where_the_task_compares_options(vlm):
+    item = Item("0", tiny_models.picture(0), "is there a dog ?", meta={"options": ["yes", "no"]})
+    task = Asked("options", FakeQuestions(), [item], generation={"protocol": "likelihood"})
+    [batch] = batches(task, "vanilla", None, ModelFacts.of(vlm), 8)
+    [record] = answer(vlm, batch)
+    expected = vlm.likelihood(item.image, item.question, ["yes", "no"])
+    assert record.text == str([round(value, 6) for value in expected])
