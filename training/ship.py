@@ -6,6 +6,7 @@ The scores on the card are vanilla greedy's on the test split, by the same runne
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ HERE = Path(__file__).parent
 def minutes(log: list[dict[str, float | str]]) -> dict[str, float]:
     """How long each stage ran, pauses of more than five minutes left out."""
     spent: dict[str, float] = {}
-    for before, after in zip(log, log[1:], strict=False):
+    for before, after in itertools.pairwise(log):
         gap = float(after["time"]) - float(before["time"])
         if before["stage"] == after["stage"] and gap < 300:
             spent[str(after["stage"])] = spent.get(str(after["stage"]), 0.0) + gap / 60
