@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from airvlm.evaluation.questions import Batch, Job, ModelFacts, noisy
 from airvlm.evaluation.store import Json, Record, Store
+from airvlm.pictures import load_picture
 
 __all__ = ["answer", "pending", "work"]
 
@@ -54,7 +56,7 @@ def answer(vlm: Any, batch: Batch) -> list[Record]:
 def _ask(vlm: Any, batch: Batch, facts: ModelFacts) -> list[Record]:
     generation = dict(batch.jobs[0].question.generation)
     noise = generation.pop("noise", 0.0)
-    images = [noisy(job.image, noise) if noise else job.image for job in batch.jobs]
+    images = [noisy(image, noise) if noise else image for image in _pictures(batch)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* did not act")  # counted in the table instead
         if generation.pop("protocol", "text") == "likelihood":
@@ -79,6 +81,20 @@ def _ask(vlm: Any, batch: Batch, facts: ModelFacts) -> list[Record]:
         )
         for job, given in zip(batch.jobs, answers)
     ]
+
+
+def _pictures(batch: Batch) -> list[Any]:
+    """The jobs' pictures; a file that many of them ask about is read once."""
+    read: dict[str, Any] = {}
+    images = []
+    for job in batch.jobs:
+        image = job.image
+        if isinstance(image, str | Path) and Path(image).is_file():
+            if str(image) not in read:
+                read[str(image)] = load_picture(image)
+            image = read[str(image)]
+        images.append(image)
+    return images
 
 
 def _likelihood(vlm: Any, method: Any, job: Job, image: Any, facts: ModelFacts) -> Record:
