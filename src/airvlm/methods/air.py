@@ -29,7 +29,7 @@ class AIR(Recipe, Method):
 
     # carry: blend what the crops say into the visual tokens; ffn: add the term to feed-forward outputs
     reading: Literal["carry", "ffn"] = "carry"
-    weight: float = 0.15  # carry: share of the carried token in the blend
+    weight: float = 0.25  # carry: share of the carried token in the blend
     # ffn: norm of the added term over the feed-forward's, per token; None adds the bare sum; 0 is off
     strength: float | None = 0.12
     # ffn: first layer and the one after the last, as (26, 32); None is the last fifth of the decoder
@@ -93,7 +93,7 @@ class AIR(Recipe, Method):
     @classmethod
     def transported(cls, **changes: Any) -> Self:
         """Our own, of the same parts: the plan carries each crop's tokens to the visual tokens they match."""
-        return cls._preset({"reading": "carry", "weight": 0.15, "eps": 0.03, "top_q": 0.375}, changes)
+        return cls._preset({"reading": "carry", "weight": 0.25, "eps": 0.03, "top_q": 0.375}, changes)
 
     @classmethod
     def _preset(cls, preset: dict[str, Any], changes: dict[str, Any]) -> Self:
