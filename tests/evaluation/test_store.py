@@ -204,3 +204,13 @@ def test_writers_killed_at_random_moments_and_working_at_once_end_with_every_rec
     assert [process.communicate() and process.returncode for process in last] == [0, 0]
     lines = (tmp_path / FILE).read_bytes().splitlines()
     assert sorted(int(json.loads(line)["item"]) for line in lines) == list(range(n))
+
+
+def test_opening_a_finished_store_cuts_off_a_torn_line(tmp_path):
+    with Store(tmp_path) as store:
+        store.extend([record(0)])
+    whole = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(whole + record(1).to_line()[:40])
+    with Store(tmp_path) as store:
+        assert len(store) == 1
+    assert (tmp_path / FILE).read_bytes() == whole

@@ -102,7 +102,11 @@ class Store:
         elif not any(self.folder.glob("answers*.jsonl")):
             raise StoreError(f"{self.folder} holds no answers: expected {self.folder / FILE}")
         self._read_others()
-        self.refresh()
+        if self._file is None:
+            self.refresh()
+        else:
+            with self._locked(self._file):  # a resumed run with nothing left to write still mends the file
+                self._repair()
 
     # -- reading
 
