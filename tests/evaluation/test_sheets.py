@@ -38,3 +38,10 @@ def test_latex_escapes_and_balances() -> None:
     assert "\\textbf{1.5 [1.0, 2.0]}" in text
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
     assert "\\cmidrule(lr){2-2}\\cmidrule(lr){3-3}" in text
+
+
+def test_controls_stand_beside_no_row_of_the_paper() -> None:
+    from airvlm.evaluation.layout import paper_method
+
+    assert paper_method("air-paper:keep=3") == paper_method("air") == "air"
+    assert paper_method("air-other-picture") is None

@@ -13,6 +13,7 @@ from airvlm.evaluation.paper import CITATION, LLAVA, METHODS, MODELS, REMARKS, P
 from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.sheets import Cell, Column, Sheet
 from airvlm.evaluation.statistics import Estimate, mcnemar
+from airvlm.methods.controls import CONTROLS
 
 __all__ = ["full_sheet", "labels_of", "number", "paper_method", "paper_sheets"]
 
@@ -30,8 +31,11 @@ def _interval(estimate: Estimate) -> str:
 
 
 def paper_method(label: str) -> str | None:
-    """The row of the paper that a method of ours is a reading of."""
-    name = label.split(":")[0].split("-")[0]
+    """The row of the paper that a method of ours is a reading of; a control is a reading of none."""
+    name = label.split(":")[0]
+    if name.removeprefix("air-") in CONTROLS:
+        return None
+    name = name.split("-")[0]
     return name if name in METHODS else None
 
 
