@@ -5,8 +5,7 @@ Knows the options and what to print; the evaluation itself is in airvlm.evaluati
 
 import functools
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +21,7 @@ from airvlm.evaluation.questions import Asked, ModelFacts
 from airvlm.evaluation.ray_cluster import Cluster
 from airvlm.evaluation.run import Run, TaskRun
 from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.workers import helpers
 from airvlm.tasks import load_task
 from airvlm.vlm import VLM
 
@@ -89,6 +89,9 @@ def evaluate(
     variant: VariantOption = None,
     out_folder: OutOption = None,
     batch_size: BatchOption = BATCH_SIZE,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes of this machine that share the work.")
+    ] = 1,
     shard: Annotated[str | None, typer.Option("--shard", help="Do part i of n only, as in 0/4.")] = None,
     ray: Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")] = 0,
     ray_address: Annotated[
@@ -114,7 +117,7 @@ def evaluate(
 
     [bold]Examples[/bold]
 
-    airvlm evaluate tiny-chair tiny-pope --method air --method memvr --method vcd
+    airvlm evaluate tiny-chair tiny-pope --method air --method memvr --method vcd --workers 2
 
     airvlm evaluate chair --data coco --model llava-hf/llava-1.5-7b-hf --max-new-tokens 64 --out runs/llava
 
@@ -123,30 +126,52 @@ def evaluate(
     methods = {name: asking.chosen_method(name) for name in (method or ["air"])}
     place_here = place(shard)
     asked = ask_tasks(task, data, variant, split=split, limit=limit, max_new_tokens=max_new_tokens)
-    where = device or (f"cuda:{place_here.device}" if place_here.device and _has_cuda() else None)
-    loader = functools.partial(load, model, adapter, dtype, where, trust_remote_code)
-    if ray and not place_here.whole:
-        raise Failure("--ray spreads the work itself: leave out --shard and accelerate launch")
-    cluster = Cluster(loader, ray, ray_address) if ray else None
-    with cluster or nullcontext():
-        vlm = None if cluster else loader()
-        facts = cluster.facts() if cluster else ModelFacts.of(vlm)
-        run = run_evaluation(
-            vlm,
-            asked,
-            {name: chosen for name, chosen in methods.items() if chosen is not None},
-            out_folder or default_folder(facts),
-            batch_size=batch_size,
-            shard=place_here,
-            curve=curve,
-            worker=cluster.work if cluster else None,
-            model=facts,
+    if sum([bool(ray), workers > 1, not place_here.whole]) > 1:
+        raise Failure(
+            "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
         )
+    loader = functools.partial(load, model, adapter, dtype, trust_remote_code=trust_remote_code)
+    chosen = {name: one for name, one in methods.items() if one is not None}
+    job = functools.partial(
+        answer_part, loader, asked, chosen, out_folder, device=device, batch_size=batch_size, curve=curve
+    )
+    if ray:
+        with Cluster(functools.partial(loader, device), ray, ray_address) as cluster:
+            run = job(place_here, worker=cluster.work, model=cluster.facts())
+    elif workers > 1:
+        with helpers(workers, functools.partial(job, progress=False)) as place_here:
+            run = job(place_here)
+    else:
+        run = job(place_here)
     conclude(run, place_here, json=json, markdown=markdown)
 
 
+def answer_part(
+    loader: Callable[..., VLM],
+    asked: list[Asked],
+    methods: dict[str, Any],
+    out_folder: Path | None,
+    part: Shard,
+    *,
+    device: str | None,
+    model: ModelFacts | None = None,  # of a cluster's workers; else the model is loaded here
+    **how: Any,
+) -> Run:
+    """Our part of an evaluation, on our device; a function of its own, so that other processes can call it."""
+    where = device or (f"cuda:{part.device}" if part.device and _has_cuda() else None)
+    vlm = None if model else loader(where)
+    facts = model or ModelFacts.of(vlm)
+    return run_evaluation(
+        vlm, asked, methods, out_folder or default_folder(facts), shard=part, model=facts, **how
+    )
+
+
 def load(
-    model: str | None, adapter: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
+    model: str | None,
+    adapter: str | None,
+    dtype: str | None,
+    device: str | None,
+    trust_remote_code: bool = False,
 ) -> VLM:
     """The model, without chatter; a function of its own, so that workers elsewhere can call it."""
     transformers_logging.disable_progress_bar()

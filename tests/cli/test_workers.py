@@ -1,0 +1,52 @@
+"""`airvlm evaluate --workers 2` on the embedded model: the records of one process, whoever makes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+
+import pytest
+
+from airvlm.cli import run
+from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.store import FILE
+from airvlm.evaluation.workers import helpers
+
+pytestmark = pytest.mark.slow
+
+
+def texts(folder) -> dict[str, str]:
+    lines = [json.loads(line) for line in (folder / FILE).read_bytes().splitlines()]
+    return {line["key"]: line["text"] for line in lines}
+
+
+def test_two_workers_keep_the_answers_of_one(tmp_path, capsys):
+    command = ["evaluate", "tiny-chair", "--limit", "6", "--batch-size", "2", "--no-curve", "--json"]
+    for workers in ("1", "2"):
+        assert run([*command, "--workers", workers, "--out", str(tmp_path / workers)]) == 0
+        assert json.loads(capsys.readouterr().out)["tiny-chair"]["air"]["CHAIR_S"]["n"] == 6
+    assert texts(tmp_path / "1") == texts(tmp_path / "2")
+
+
+def touch(folder: str, part: Shard) -> None:
+    with open(os.path.join(folder, str(part.index)), "w") as file:
+        file.write(f"{part.index}/{part.count}")
+    time.sleep(60)  # as one that hangs
+
+
+def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
+    with helpers(3, functools.partial(touch, str(tmp_path))) as ours:
+        assert (ours.index, ours.gathers) == (0, True)
+        deadline = time.time() + 50
+        while len(list(tmp_path.iterdir())) < 2 and time.time() < deadline:
+            time.sleep(0.1)
+        began = time.time()
+    assert time.time() - began < 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_two_ways_of_spreading_the_work_are_refused(capsys):
+    assert run(["evaluate", "tiny-chair", "--workers", "2", "--shard", "0/2"]) == 2
+    assert "not two of them" in " ".join(capsys.readouterr().err.split())
