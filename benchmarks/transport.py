@@ -7,15 +7,11 @@ every advantage: our costs, one matrix product, and a stop at our tolerance, whi
 after the first update already) meets earlier than ours (the sum of all marginal errors). "Torch" is the same loop on
 the float32 tensors that a model gives.
 
-    python benchmarks/transport.py [--repeats 7] [--json]
+    python -m benchmarks.transport [--repeats 7]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 
@@ -24,6 +20,7 @@ import ot
 import torch
 
 from airvlm.transport import cosine_cost, sinkhorn
+from benchmarks import llava_widths as llava
 
 M, Q, N, d = 12, 100, 576, 4096
 TOLERANCE = 1e-4
@@ -64,27 +61,8 @@ def ours(C: np.ndarray, eps: float) -> list[float]:
     return [float(value) for value in sinkhorn(torch.from_numpy(C), eps, tolerance=TOLERANCE).cost]
 
 
-def interleaved(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each job, taken in turns so that a slow moment of the machine hits all alike; one warm-up."""
-    # With one thread the processor's own clock is fair, and blind to other programs on the machine.
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(repeats + 1):
-        for name, job in jobs.items():
-            started = clock()
-            job()
-            if turn:
-                seconds[name].append(clock() - started)
-    return seconds
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    arguments = parser.parse_args()
+    given = llava.arguments(__doc__ or "", repeats=7)
     warnings.simplefilter("ignore")  # POT warns where it does not converge; its distance is compared below
 
     X, Y = tokens()
@@ -113,34 +91,16 @@ def main() -> None:
             },
         }
         for part, jobs in parts.items():
-            seconds = interleaved(jobs, arguments.repeats)
-            # The ratio of each turn, then the median: turns are comparable, moments of the machine are not.
-            ratios = {
-                name: statistics.median(t / o for t, o in zip(seconds[name], seconds["ours"]))
-                for name in jobs
-            }
-            medians = {name: statistics.median(times) for name, times in seconds.items()}
-            results.append(
-                {
-                    "eps": eps,
-                    "part": part,
-                    "seconds": medians,
-                    "ratio_to_ours": ratios,
-                    "largest_difference": off,
-                }
-            )
-    if arguments.json:
-        print(
-            json.dumps(
-                {"M": M, "Q": Q, "N": N, "d": d, "threads": torch.get_num_threads(), "results": results}
-            )
-        )
-        return
-    print(f"M={M} Q={Q} N={N} d={d}, {torch.get_num_threads()} thread(s), median of {arguments.repeats}")
-    for row in results:
-        print(f"eps {row['eps']}, {row['part']} (distances agree to {row['largest_difference']:.1e})")
-        for name, value in row["seconds"].items():
-            print(f"  {name:18} {value * 1e3:8.1f} ms   {row['ratio_to_ours'][name]:6.1f} x ours")
+            timed = {name: lambda job=job: llava.seconds(job) for name, job in jobs.items()}
+            taken = llava.interleaved(timed, given.repeats)
+            over = {name: llava.median(own) for name, own in llava.ratios(taken, "ours").items()}
+            rows = [
+                [name, f"{llava.median(own) * 1e3:.1f}", f"{over[name]:.1f}"] for name, own in taken.items()
+            ]
+            title = f"eps {eps}, {part}, {given.repeats} interleaved turns (distances agree to {off:.0e})"
+            llava.table(title, ["", "milliseconds", "x ours"], rows)
+            results.append({"eps": eps, "part": part, "x_ours": over, "largest_difference": off})
+    llava.write("transport", {"M": M, "Q": Q, "N": N, "d": d, "results": results})
 
 
 if __name__ == "__main__":
