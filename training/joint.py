@@ -10,6 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,7 @@ from training.data import View
 from training.recipe import Recipe
 from training.vision import rate_at
 
-PREFIX = "USER: <image>"
-IGNORED = -100
+POOL = 8  # steps whose samples are drawn together, so that each batch takes samples of one length
 
 
 @dataclass
@@ -79,6 +79,34 @@ class Packer:
         return out
 
 
+class Batch(NamedTuple):
+    picks: list[int]  # views' numbers
+    samples: list[Packed]  # what is packed behind each
+    weight: (
+        float  # of a batch like this on average, so that a token counts the same in short samples and in long
+    )
+
+
+def pool(recipe: Recipe, packer: Packer, views: list[View], number: int) -> list[Batch]:
+    """The batches of steps ``number * POOL`` and following."""
+    draw = random.Random(f"airvlm joint {recipe.seed} {number}")
+    batches = []
+    questioned = [draw.random() < recipe.questioned_share for _ in range(POOL)]
+    for asked in (True, False):
+        size = recipe.joint_batch // 2 if asked else recipe.joint_batch
+        samples = []
+        for _ in range(size * questioned.count(asked)):
+            pick = 2 * draw.randrange(recipe.scenes) + (draw.random() < recipe.joint_zoomed_share)
+            samples.append((pick, packer.pack(packer.exchanges(views[pick], draw, asked))))
+        samples.sort(key=lambda sample: len(sample[1].ids))
+        weight = sum(sum(packed.weights) for _, packed in samples) / max(1, questioned.count(asked))
+        for k in range(0, len(samples), size):
+            picks, packed = zip(*samples[k : k + size], strict=True)
+            batches.append(Batch(list(picks), list(packed), weight))
+    draw.shuffle(batches)
+    return batches
+
+
 def collate(samples: list[Packed], pad: int) -> dict[str, Tensor]:
     longest = max(len(s.ids) for s in samples)
 
@@ -114,20 +142,13 @@ def train_joint(
     probe = nn.Linear(recipe.width, 1)
     parts = nn.ModuleDict({"projector": projector, "decoder": decoder, "probe": probe})
     optimiser = torch.optim.AdamW(parts.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
-    schedule = [(phase, k) for phase in recipe.joint_phases for k in range(phase.steps)]
     start = load(folder / "joint.pt", parts, optimiser)
+    batches = pool(recipe, packer, views, start // POOL)
     began, seen, sums = time.time(), 0, torch.zeros(6)
-    for step, (phase, k) in enumerate(schedule):
-        if step < start:
-            continue
-        draw = random.Random(f"airvlm joint {recipe.seed} {step}")
-        questioned = draw.random() < phase.questioned_share
-        size = recipe.joint_batch // 2 if questioned else recipe.joint_batch
-        picks = [
-            2 * draw.randrange(recipe.scenes) + (draw.random() < recipe.joint_zoomed_share)
-            for _ in range(size)
-        ]
-        samples = [packer.pack(packer.exchanges(views[i], draw, questioned)) for i in picks]
+    for step in range(start, recipe.joint_steps):
+        if step % POOL == 0:
+            batches = pool(recipe, packer, views, step // POOL)
+        picks, samples, weight = batches[step % POOL]
         batch = collate(samples, packer.words.pad_token_id)
         z = projector(torch.from_numpy(features[picks]).float())
         embeds = decoder.embed_tokens(batch["ids"])
@@ -143,7 +164,7 @@ def train_joint(
         told = weights > 0
         logits = done.last_hidden_state[:, :-1][told] @ decoder.embed_tokens.weight.T
         losses = functional.cross_entropy(logits, batch["ids"][:, 1:][told], reduction="none")
-        loss = (losses * weights[told]).sum() / weights.sum()
+        loss = (losses * weights[told]).sum() / weight
         closed = weights[told] == recipe.answer_weight
         if len(batch["probe_truth"]):
             middle = done.hidden_states[recipe.layers * 2 // 3]
@@ -154,7 +175,7 @@ def train_joint(
             hit = ((guess > 0) == (batch["probe_truth"] > 0.5)).float()
             sums += torch.tensor([0, 0, 0, 0, hit.sum(), len(hit)])
         for group in optimiser.param_groups:
-            group["lr"] = rate_at(k, phase.horizon, phase.rate, warm=200)
+            group["lr"] = rate_at(step, recipe.joint_steps, recipe.joint_rate, warm=200)
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
@@ -163,8 +184,8 @@ def train_joint(
             0::2
         ].float()  # the word, not the end token
         sums += torch.tensor([losses[~closed].sum().item(), (~closed).sum(), right.sum(), len(right), 0, 0])
-        seen += size
-        if step % 50 == 49 or step == len(schedule) - 1:
+        seen += len(picks)
+        if step % 50 == 49 or step == recipe.joint_steps - 1:
             pace = seen / (time.time() - began)
             a, b, c, d, e, f = sums.tolist()
             log.write(
@@ -178,4 +199,4 @@ def train_joint(
             sums.zero_()
         if step % 250 == 249:
             save(folder / "joint.pt", parts, optimiser, step + 1)
-    save(folder / "joint.pt", parts, optimiser, len(schedule))
+    save(folder / "joint.pt", parts, optimiser, recipe.joint_steps)

@@ -9,18 +9,6 @@ SPLIT_SEEDS = {"train": 0, "validation": 10_000_000, "calibration": 20_000_000, 
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A stretch of joint training."""
-
-    steps: int
-    rate: float  # the peak of its learning rate
-    horizon: int  # steps over which the rate would fall to nothing
-    questioned_share: (
-        float  # of the steps, those whose samples carry ten yes/no questions besides descriptions
-    )
-
-
-@dataclass(frozen=True)
 class Recipe:
     name: str
     seed: int  # of weights and of the order of samples
@@ -44,7 +32,9 @@ class Recipe:
     feed_forward: int = 256
     vocabulary: int = 1024
     align_steps: int = 800
-    joint_phases: tuple[Phase, ...] = (Phase(2250, 2e-3, 2800, 0.4), Phase(1500, 1.5e-3, 1500, 0.25))
+    joint_steps: int = 7000
+    joint_rate: float = 2e-3
+    questioned_share: float = 0.3  # of the steps, those with ten yes/no questions besides descriptions
     joint_batch: int = 32  # half as many where questions are asked
     joint_zoomed_share: float = 0.3
     answer_weight: float = 3.0  # of the tokens of an answer, against those of a description
@@ -54,6 +44,12 @@ class Recipe:
 RECIPES = {
     "first": Recipe("first", seed=1),
     "second": Recipe(
-        "second", seed=2, first_scene=1_000_000, zoom=(0.25, 0.6), zoomed_share=0.35, joint_zoomed_share=0.15
+        "second",
+        seed=2,
+        first_scene=1_000_000,
+        zoom=(0.25, 0.6),
+        zoomed_share=0.35,
+        joint_steps=3600,
+        joint_zoomed_share=0.15,
     ),
 }
