@@ -21,7 +21,8 @@ from torch import Tensor
 
 from airvlm import MemVR
 from airvlm.anatomy import Anatomy
-from airvlm.methods.base import DidNotAct, Method
+from airvlm.methods.base import Method
+from airvlm.methods.run import DidNotAct
 from benchmarks import llava_widths as llava
 
 TARGET = 1.05

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from airvlm import AIR
-from airvlm.methods.base import DidNotAct, Method
+from airvlm.methods.base import Method
+from airvlm.methods.run import DidNotAct
 from benchmarks import llava_widths as llava
 
 KEPT = (1, 3, 6, 12)

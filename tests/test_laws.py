@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.base import Method, Run
+from airvlm.methods.base import Method
+from airvlm.methods.run import Run
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 

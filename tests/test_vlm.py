@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from airvlm.methods import AIR
-from airvlm.methods.base import NeverFired
+from airvlm.methods.run import NeverFired
 from airvlm.methods.vcd import VCD
 from airvlm.pictures import BadPicture
 from airvlm.prompts import DESCRIBE

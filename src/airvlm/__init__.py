@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airvlm.methods import MemVR as MemVR
     from airvlm.methods import parse_method as parse_method
     from airvlm.methods.base import Method as Method
-    from airvlm.methods.base import NeverFired as NeverFired
+    from airvlm.methods.run import NeverFired as NeverFired
     from airvlm.report import Report as Report
     from airvlm.vlm import VLM as VLM
     from airvlm.vlm import Answer as Answer
@@ -33,7 +33,7 @@ _HOMES = {
     "Composed": "airvlm.methods",
     "MemVR": "airvlm.methods",
     "Method": "airvlm.methods.base",
-    "NeverFired": "airvlm.methods.base",
+    "NeverFired": "airvlm.methods.run",
     "Report": "airvlm.report",
     "VAF": "airvlm.methods",
     "VCD": "airvlm.methods",

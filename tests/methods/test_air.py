@@ -9,8 +9,8 @@ import torch
 
 from airvlm.anatomy import Anatomy
 from airvlm.methods import AIR
-from airvlm.methods.base import DidNotAct, NeverFired, Run
 from airvlm.methods.reinforcing import window
+from airvlm.methods.run import DidNotAct, NeverFired, Run
 from airvlm.patches import crop_boxes, crops
 from airvlm.views import cache_of
 from tests import tiny_models

@@ -13,7 +13,9 @@ from transformers import GenerationConfig, LogitsProcessor
 
 from airvlm.anatomy import Anatomy
 from airvlm.methods import METHODS
-from airvlm.methods.base import Call, DidNotAct, Intervention, Method, NeverFired, Run, Step, aside
+from airvlm.methods.base import Method
+from airvlm.methods.intervention import Call, Intervention, Step, aside
+from airvlm.methods.run import DidNotAct, NeverFired, Run
 from airvlm.report import Report
 from tests import tiny_models
 
@@ -332,7 +334,7 @@ def test_passes_made_aside_are_seen_by_no_method(llava: Any) -> None:
         with aside(), torch.no_grad():
             assert torch.equal(logits(model, batch), vanilla)
             model.generate(**batch, **GREEDY)
-    assert run.steps == 1 and run.calls == 0
+    assert run.passes.steps == 1 and run.calls == 0
 
 
 def test_logits_processors_join_the_callers(llava: Any) -> None:

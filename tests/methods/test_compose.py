@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from airvlm.methods.air import AIR
-from airvlm.methods.base import DidNotAct, Method, NeverFired
+from airvlm.methods.base import Method
 from airvlm.methods.compose import Composed
 from airvlm.methods.controls import Shorter
 from airvlm.methods.memvr import MemVR
+from airvlm.methods.run import DidNotAct, NeverFired
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
 from tests import tiny_models

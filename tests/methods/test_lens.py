@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from airvlm.anatomy import Anatomy
-from airvlm.methods.base import Step
+from airvlm.methods.intervention import Step
 from airvlm.methods.lens import EntropyLens, Trigger, uncertainty
 from tests import tiny_models
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from airvlm.anatomy import Anatomy
-from airvlm.methods.base import DidNotAct, Method
+from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR, preset
+from airvlm.methods.run import DidNotAct
 from tests import tiny_models
 
 WINDOW = (-1, 2)  # layers 0 and 1 look, 1 and 2 act

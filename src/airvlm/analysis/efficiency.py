@@ -22,7 +22,8 @@ from PIL import Image
 
 from airvlm import tiny
 from airvlm.analysis.wide import WideLlava
-from airvlm.methods.base import DidNotAct, Method
+from airvlm.methods.base import Method
+from airvlm.methods.run import DidNotAct
 from airvlm.prompts import DESCRIBE
 from airvlm.report import Report
 from airvlm.vlm import VLM

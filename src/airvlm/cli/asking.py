@@ -15,7 +15,8 @@ from transformers.utils import logging as transformers_logging
 
 from airvlm.cli.console import Failure
 from airvlm.methods import parse_method
-from airvlm.methods.base import Method, NeverFired
+from airvlm.methods.base import Method
+from airvlm.methods.run import NeverFired
 from airvlm.pictures import load_picture
 from airvlm.vlm import VLM, Answer
 

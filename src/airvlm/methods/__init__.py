@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any
 
 from airvlm.methods.air import AIR
-from airvlm.methods.base import Method, NeverFired, Run
+from airvlm.methods.base import Method
 from airvlm.methods.compose import Composed
 from airvlm.methods.controls import CONTROLS, Shorter, YesNo, control
 from airvlm.methods.memvr import MemVR
+from airvlm.methods.run import NeverFired, Run
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
 

@@ -2,7 +2,7 @@
 
 `AIR.paper()` adds phi(H' Z~') Z~ to the retained visual rows in prefill; `AIR.lineage()` adds a memory at all rows
 where a layer is unsure; both act in reinforcing.py. `AIR.transported()` carries crop tokens to the visual tokens they
-match, in carrying.py. What the evidence is, is evidence.py; how the model is reached is base.py.
+match, in carrying.py. What the evidence is, is evidence.py; how the model is reached is passes.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from airvlm.evidence import Recipe
-from airvlm.methods.base import Intervention, Method, Run
+from airvlm.methods.base import Method
 from airvlm.methods.carrying import Carrying
+from airvlm.methods.intervention import Intervention
 from airvlm.methods.reinforcing import ACTIVATIONS, Reinforcing, window
+from airvlm.methods.run import Run
 
 __all__ = ["AIR", "window"]
 

@@ -10,7 +10,7 @@ import time
 import torch
 from torch import Tensor
 
-from airvlm.methods.base import Step
+from airvlm.methods.intervention import Step
 from airvlm.methods.seeing import Seeing
 from airvlm.reinforcement import norm
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from torch import Tensor
 
-from airvlm.methods.base import Call, Intervention, Method, Run, Step
+from airvlm.methods.base import Method
+from airvlm.methods.intervention import Call, Intervention, Step
+from airvlm.methods.run import Run
 from airvlm.report import Report
 
 if TYPE_CHECKING:

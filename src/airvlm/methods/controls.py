@@ -15,7 +15,9 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from airvlm.methods.air import AIR
-from airvlm.methods.base import Call, Intervention, Method, Run, Step
+from airvlm.methods.base import Method
+from airvlm.methods.intervention import Call, Intervention, Step
+from airvlm.methods.run import Run
 from airvlm.report import Report
 
 __all__ = ["CONTROLS", "Shorter", "YesNo", "control"]

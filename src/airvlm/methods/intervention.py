@@ -1,6 +1,6 @@
 """Intervention: what a method does during a run, and the passes and calls it is shown.
 
-A method's file subclasses Intervention; methods/base.py calls it from the model's hooks. Nothing here touches a model.
+A method's file subclasses Intervention; passes.py calls it from the model's hooks. Nothing here touches a model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airvlm.report import Report
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
-    from airvlm.methods.base import Run
+    from airvlm.methods.run import Run
 
 __all__ = ["Call", "Intervention", "Step", "aside", "is_aside"]
 

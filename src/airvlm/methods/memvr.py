@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from airvlm.methods.base import Call, Intervention, Method, Run, Step
+from airvlm.methods.base import Method
+from airvlm.methods.intervention import Call, Intervention, Step
 from airvlm.methods.lens import EntropyLens, Trigger
+from airvlm.methods.run import Run
 from airvlm.methods.tally import Counts, Tally
 from airvlm.reinforcement import Activation, identity, literal_term, norm, term
 from airvlm.report import Report

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from airvlm.methods.base import Run, Step
+from airvlm.methods.intervention import Step
 from airvlm.methods.lens import EntropyLens, Trigger
+from airvlm.methods.run import Run
 from airvlm.methods.seeing import Seeing
 from airvlm.methods.sight import Seen
 from airvlm.reinforcement import identity, reinforce

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from airvlm.methods.base import Call, Intervention, Run, Step
+from airvlm.methods.intervention import Call, Intervention, Step
+from airvlm.methods.run import Run
 from airvlm.methods.sight import Seen, Sight
 from airvlm.methods.tally import Counts, Tally
 from airvlm.report import Crop, Report, Sinkhorn

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from airvlm.evidence import Evidence, Recipe, gather
-from airvlm.methods.base import Call, Run, Step
+from airvlm.methods.intervention import Call, Step
+from airvlm.methods.run import Run
 from airvlm.pictures import load_picture
 from airvlm.views import Glance, Picture, Source, Views, look, picture_key
 

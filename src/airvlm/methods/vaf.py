@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from airvlm.methods.attention import Columns, attention_modules, reshaped
-from airvlm.methods.base import Call, Intervention, Method, NeverFired, Run, Step
+from airvlm.methods.base import Method
+from airvlm.methods.intervention import Call, Intervention, Step
+from airvlm.methods.run import NeverFired, Run
 from airvlm.report import Report
 
 __all__ = ["VAF"]
