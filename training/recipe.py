@@ -49,7 +49,7 @@ RECIPES = {
         first_scene=1_000_000,
         zoom=(0.25, 0.6),
         zoomed_share=0.35,
-        joint_steps=3600,
+        joint_steps=3000,
         joint_zoomed_share=0.15,
     ),
 }
