@@ -20,9 +20,8 @@ from airvlm.evaluation.runner import work
 from airvlm.evaluation.store import Store
 from airvlm.methods import parse_method
 from airvlm.tasks import load_task
-from airvlm.vision_features import VisionFeatures
 
-TARGET = 4.0  # times the loop's throughput, over all tasks together
+TARGET = 4.0  # times the loop's throughput, on each task
 clock = time.process_time  # of this process over all its threads: others on the machine do not disturb it
 
 
@@ -48,7 +47,7 @@ def in_batches(vlm: Any, asked: Asked, method: Any, size: int) -> tuple[float, d
 
 def _forget(vlm: Any) -> None:
     """Throw away what the model has kept of pictures, as a fresh call of a script would not have it."""
-    vlm.encoder.features = VisionFeatures(vlm.model)
+    vlm.encoder.forget()
 
 
 def main() -> None:
@@ -62,7 +61,7 @@ def main() -> None:
     parser.add_argument("--method", default="vanilla")
     chosen = parser.parse_args()
     vlm, method = VLM.load(chosen.model), parse_method(chosen.method)
-    looped = ran = 0.0
+    below = []
     for name in chosen.task or ["tiny-chair", "tiny-pope"]:
         asked = Asked.of(name, load_task(name), limit=chosen.items)
         warm = Asked.of(name, load_task(name), limit=2)
@@ -70,7 +69,6 @@ def main() -> None:
         loop, expected = one_at_a_time(vlm, asked, method)
         batched, texts = in_batches(vlm, asked, method, chosen.batch_size)
         different = sum(texts[key] != expected[key] for key in expected)
-        looped, ran = looped + loop, ran + batched
         print(
             f"{name}, {len(asked.items)} questions, {chosen.method}: loop {len(asked.items) / loop:.1f} answers/s, "
             f"runner {len(asked.items) / batched:.1f} answers/s, {loop / batched:.1f} times as many; "
@@ -78,9 +76,10 @@ def main() -> None:
         )
         if different:
             raise SystemExit(f"{name}: batching changed {different} answers")
-    print(f"together: {looped / ran:.1f} times as many answers a second (target {TARGET:g})")
-    if looped / ran < TARGET:
-        raise SystemExit(f"below the target of {TARGET:g} times")
+        if loop / batched < TARGET:
+            below.append(name)
+    if below:
+        raise SystemExit(f"below the target of {TARGET:g} times: {', '.join(below)}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from airvlm.anatomy import Anatomy
 from airvlm.pictures import Picture, load_picture
+from airvlm.pixels import KeptPixels
 from airvlm.prompts import begins_with_bos, image_token, prompt_text
 from airvlm.vision_features import VisionFeatures
 
@@ -47,17 +48,36 @@ class Encoder:
         self.processor = processor
         self.family = anatomy.family
         self.allow_urls = allow_urls
-        self.features = VisionFeatures(model)
         self.image_token = image_token(processor, anatomy.image_token_id)
+        self.forget()
+
+    def forget(self) -> None:
+        """Throw away what is kept of pictures."""
+        self.features = VisionFeatures(self.model)
+        self.pixels = KeptPixels()
 
     def read(self, image: Pictures, question: str) -> Request:
         """Pictures loaded, the question in the model's own form."""
-        sources: list[Any] = (
-            [] if image is None else list(image) if isinstance(image, list | tuple) else [image]
-        )
-        pictures = tuple(load_picture(source, allow_urls=self.allow_urls) for source in sources)
-        prompt = prompt_text(self.processor, self.family, self.image_token, question, len(pictures))
-        return Request(pictures, tuple(_content_key(p) for p in pictures), prompt)
+        return self.read_all([(image, question)])[0]
+
+    def read_all(self, requests: Sequence[tuple[Pictures, str]]) -> list[Request]:
+        """Requests read; a picture that several of them hold, as one object, is loaded once."""
+        loaded: dict[
+            int, tuple[Image.Image, str]
+        ] = {}  # by the id of the source, which `requests` keeps alive
+        rows = []
+        for image, question in requests:
+            sources: list[Any] = (
+                [] if image is None else list(image) if isinstance(image, list | tuple) else [image]
+            )
+            for source in sources:
+                if id(source) not in loaded:
+                    picture = load_picture(source, allow_urls=self.allow_urls)
+                    loaded[id(source)] = picture, _content_key(picture)
+            own = [loaded[id(source)] for source in sources]
+            prompt = prompt_text(self.processor, self.family, self.image_token, question, len(own))
+            rows.append(Request(tuple(p for p, _ in own), tuple(key for _, key in own), prompt))
+        return rows
 
     def inputs(self, requests: Sequence[Request], *, pixels: bool = False) -> dict[str, Any]:
         """The model's inputs, left-padded; all requests have pictures, or none has.
@@ -68,7 +88,9 @@ class Encoder:
         if all(begins_with_bos(self.processor, request.prompt) for request in requests):
             options["add_special_tokens"] = False
         images = [list(request.pictures) for request in requests] if requests[0].pictures else None
-        encoded = self.processor(text=[request.prompt for request in requests], images=images, **options)
+        keys = {id(p): key for request in requests for p, key in zip(request.pictures, request.keys)}
+        processor = self.pixels.lend(self.processor, keys)
+        encoded = processor(text=[request.prompt for request in requests], images=images, **options)
         device, dtype = self.model.device, self.model.dtype
         inputs = {
             name: value.to(device, dtype) if value.is_floating_point() else value.to(device)

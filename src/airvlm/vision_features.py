@@ -6,7 +6,6 @@ This file knows nothing of questions, crops or methods.
 """
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,17 +13,18 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-__all__ = ["VisionFeatures"]
+from airvlm.kept import Kept
+
+__all__ = ["VisionFeatures", "per_picture"]
 
 
 class VisionFeatures:
-    """A least-recently-used store of visual tokens, bounded in bytes, for one model."""
+    """Visual tokens of the latest pictures, bounded in bytes, for one model."""
 
     def __init__(self, model: nn.Module, limit: int = 256 * 2**20) -> None:
         self.model = model
-        self.limit = limit  # bytes of features kept
         self.encoded = 0  # pictures that went through the vision tower
-        self._kept: OrderedDict[str, Tensor] = OrderedDict()
+        self._kept: Kept[Tensor] = Kept(limit)
         base: Any = getattr(model, "base_model", model)
         self._encode = getattr(base, "get_image_features", None)
         self._possible = (
@@ -36,7 +36,7 @@ class VisionFeatures:
         if not (self._possible and self._encode and "pixel_values" in inputs):
             return inputs
         accepted = set(inspect.signature(self._encode).parameters) & set(inputs)
-        pieces = _per_picture({name: inputs[name] for name in accepted}, len(keys))
+        pieces = per_picture({name: inputs[name] for name in accepted}, len(keys))
         if pieces is None:
             return inputs
         found = {key: self._kept[key] for key in keys if key in self._kept}
@@ -48,7 +48,7 @@ class VisionFeatures:
                 return inputs
             found |= dict(zip(fresh, features))
         for key in keys:
-            self._keep(key, found[key])
+            self._kept[key] = found[key]
         entries = [found[key] for key in keys]
         output = BaseModelOutputWithPooling(pooler_output=torch.stack(entries) if self._stacked else entries)
         rest = {name: value for name, value in inputs.items() if name != "pixel_values"}
@@ -68,17 +68,8 @@ class VisionFeatures:
         self.encoded += len(pieces)
         return list(features)
 
-    def _keep(self, key: str, feature: Tensor) -> None:
-        self._kept[key] = feature
-        self._kept.move_to_end(key)
-        while (
-            len(self._kept) > 1
-            and sum(t.numel() * t.element_size() for t in self._kept.values()) > self.limit
-        ):
-            self._kept.popitem(last=False)
 
-
-def _per_picture(image_inputs: dict[str, Tensor], pictures: int) -> list[dict[str, Tensor]] | None:
+def per_picture(image_inputs: dict[str, Tensor], pictures: int) -> list[dict[str, Tensor]] | None:
     """The image inputs cut into pictures; None where the layout does not say which part is whose."""
     grid = image_inputs.get("image_grid_thw")
     if grid is not None:

@@ -141,7 +141,7 @@ class VLM:
         stream = iter(requests)
         with tqdm(total=total, disable=not progress, unit="answer", desc=self.name) as bar:
             while window := list(islice(stream, batch_size * WINDOW)):
-                rows = [self.encoder.read(image, question) for image, question in window]
+                rows = self.encoder.read_all(window)
                 answers: dict[int, Answer] = {}
                 for chunk in chunks(rows, batch_size):
                     alone = (

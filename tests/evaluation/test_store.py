@@ -56,6 +56,13 @@ def test_the_key_does_not_depend_on_the_order_of_fields_in_a_configuration():
     assert turned.key == QUESTION.key
 
 
+def test_keys_are_those_of_every_run_before():
+    plain = dataclasses.replace(QUESTION, method=None, prompt="Gibt es ein é\n?")
+    nested = {"layers": (1, [2, None]), "noise": 0.5, "deep": {"b": {"z": 1, "a": True}}}
+    assert QUESTION.key == "425154b4c724aff009fc666487308a1a"
+    assert dataclasses.replace(plain, generation=nested).key == "4370b4de9bd3a3d20dc3c0a4f846cd28"
+
+
 def test_the_same_answer_is_written_once_whoever_brings_it(tmp_path):
     with Store(tmp_path) as one, Store(tmp_path) as two:
         assert one.extend([record(1), record(2)]) == 2

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -51,9 +52,12 @@ class Question:
     generation: Json  # token cap and all decoding settings, and what was done to the picture
     versions: Json  # of the libraries that computed it
 
-    @property
+    def to_json(self) -> Json:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @functools.cached_property  # asked for at every step of a run
     def key(self) -> str:
-        return digest(dataclasses.asdict(self))[:32]
+        return digest(self.to_json())[:32]
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Record:
         return self.question.key
 
     def to_line(self) -> bytes:
-        content = {"key": self.key, **dataclasses.asdict(self.question)}
+        content = {"key": self.key, **self.question.to_json()}
         content |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "question"}
         return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
