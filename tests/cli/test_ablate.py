@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import airvlm.cli.evaluate as command
 import airvlm.methods
 import airvlm.tasks
 from airvlm.cli import asking, run
@@ -30,7 +29,7 @@ def fake_world(monkeypatch):
         monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
     vlm = fakes.FakeVLM()
     vlm.anatomy = SimpleNamespace(layers=range(6))
-    monkeypatch.setattr(command, "load", lambda *_: vlm)
+    monkeypatch.setattr(asking, "load", lambda *_: vlm)
 
 
 def test_json_holds_each_sweep_value_by_value_beside_vanilla(tmp_path, capsys):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import airvlm.cli.evaluate as command
 import airvlm.methods
 import airvlm.tasks
 from airvlm.cli import asking, run
@@ -28,7 +27,7 @@ def fake_world(monkeypatch):
     monkeypatch.setattr(asking, "parse_method", fakes.parse_fake)
     for name, task in fakes.TASKS.items():
         monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
-    monkeypatch.setattr(command, "load", lambda *_, **__: fakes.FakeVLM())
+    monkeypatch.setattr(asking, "load", lambda *_, **__: fakes.FakeVLM())
 
 
 def test_json_is_all_that_standard_output_holds_and_the_code_is_zero(tmp_path, capsys):
@@ -47,7 +46,7 @@ def test_the_same_command_again_gives_the_same_output_without_a_model(tmp_path, 
         def batch(self, *_, **__):
             raise AssertionError("asked again")
 
-    monkeypatch.setattr(command, "load", lambda *_, **__: Silent())
+    monkeypatch.setattr(asking, "load", lambda *_, **__: Silent())
     assert run(arguments) == 0 and capsys.readouterr().out == first
 
 
@@ -67,7 +66,7 @@ def test_shards_together_are_the_whole(tmp_path, capsys):
 
 
 def test_failures_end_with_code_one_and_a_table_that_says_why(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "load", lambda *_, **__: fakes.FakeVLM(fails=["test/1.png"]))
+    monkeypatch.setattr(asking, "load", lambda *_, **__: fakes.FakeVLM(fails=["test/1.png"]))
     code = run(["evaluate", "fake-captions", "--out", str(tmp_path), "--no-curve", "--json"])
     printed = capsys.readouterr()
     assert code == 1 and json.loads(printed.out)

@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from airvlm import __version__
 from airvlm.cli.console import err, warn
+from airvlm.cli.options import grouped
 
 __all__ = ["COMMANDS", "app", "main", "run"]
 
@@ -72,7 +73,7 @@ def load_command(name: str) -> Any:
     """The sub-command itself."""
     module, function = COMMANDS[name][0].split(":")
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    single.command(name)(getattr(import_module(module), function))
+    single.command(name)(grouped(getattr(import_module(module), function)))
     return typer.main.get_command(single)
 
 

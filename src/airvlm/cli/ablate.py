@@ -10,7 +10,8 @@ import typer
 
 from airvlm.cli import asking
 from airvlm.cli import evaluate as evaluating
-from airvlm.cli.console import Failure, JsonOption, emit, err, warn
+from airvlm.cli.console import Failure, emit, err, warn
+from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption
 from airvlm.evaluation import tables
 from airvlm.evaluation.ablate import NAMED, Sweep, parse_sweep
 from airvlm.evaluation.ablate import ablate as run_sweeps
@@ -34,21 +35,9 @@ def ablate(
             f"or a sweep of the paper's: {', '.join(NAMED)}. Repeat it.",
         ),
     ] = None,
-    model: asking.ModelOption = None,
-    adapter: asking.AdapterOption = None,
-    dtype: asking.DtypeOption = None,
-    device: evaluating.DeviceOption = None,
-    trust_remote_code: evaluating.TrustOption = False,
-    split: evaluating.SplitOption = "validation",
-    limit: evaluating.LimitOption = None,
-    max_new_tokens: evaluating.TokensOption = None,
-    data: evaluating.DataOption = None,
-    variant: evaluating.VariantOption = None,
-    out_folder: evaluating.OutOption = None,
-    batch_size: evaluating.BatchOption = BATCH_SIZE,
-    curve: Annotated[
-        bool, typer.Option("--curve/--no-curve", help="Also compare at equal recall (or yes-ratio).")
-    ] = False,
+    how: Evaluating = Evaluating(split="validation"),
+    batch_size: BatchOption = BATCH_SIZE,
+    curve: CurveOption = False,
     plot: Annotated[
         bool, typer.Option("--plot/--no-plot", help="Draw the curves (needs airvlm[plots]).")
     ] = True,
@@ -73,15 +62,14 @@ def ablate(
         raise Failure(f"{method} has nothing to vary")
 
     def ask(cap: int | None, noise: float) -> Asked:
-        how = {"split": split, "limit": limit, "max_new_tokens": cap or max_new_tokens, "noise": noise}
-        return evaluating.ask_tasks([task], data, variant, **how)[0]
+        return evaluating.ask_tasks([task], how, max_new_tokens=cap or how.max_new_tokens, noise=noise)[0]
 
     ask(None, 0.0)  # what is missing is said before a model is loaded
     _check([parse_sweep_or_fail(text, method, 32).name for text in sweep])
-    vlm = evaluating.load(model, adapter, dtype, device, trust_remote_code)
+    vlm = asking.load(how.model, how.adapter, how.dtype, how.device, how.trust_remote_code)
     depth = len(vlm.anatomy.layers)
     sweeps = [parse_sweep_or_fail(text, method, depth) for text in sweep]
-    folder = out_folder or evaluating.default_folder(ModelFacts.of(vlm))
+    folder = how.out_folder or evaluating.default_folder(ModelFacts.of(vlm))
     found = run_sweeps(vlm, ask, sweeps, folder, batch_size=batch_size, curve=curve)
     for one in found:
         if not json:

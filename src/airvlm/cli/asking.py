@@ -1,4 +1,4 @@
-"""What the commands that talk to a model share: their options, loading, choosing a method, showing an answer.
+"""What the commands that talk to a model share: loading it, choosing a method, showing an answer.
 
 Knows nothing of any one command.
 """
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import typer
 from PIL import Image
 from transformers.utils import logging as transformers_logging
 
@@ -21,41 +20,12 @@ from airvlm.pictures import load_picture
 from airvlm.vlm import VLM, Answer
 
 __all__ = [
-    "AdapterOption",
-    "DtypeOption",
-    "ImageArgument",
-    "MethodOption",
-    "ModelOption",
-    "SetOption",
-    "TokensOption",
-    "UrlsOption",
     "answer_json",
     "chosen_method",
     "explained",
     "load",
     "picture_and_question",
 ]
-
-ImageArgument = Annotated[str, typer.Argument(help="A picture: a file, or an address with --allow-urls.")]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="A folder or a name on the model hub. Default: the embedded model."),
-]
-AdapterOption = Annotated[
-    str | None, typer.Option("--adapter", help="A LoRA to put on the model (needs airvlm[lora]).")
-]
-DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, float16, bfloat16 or auto.")]
-MethodOption = Annotated[
-    str, typer.Option("--method", help="One of `airvlm methods`; none for the model as it is.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set a field of the method, as in --set top_q=64. May be repeated."),
-]
-TokensOption = Annotated[
-    int, typer.Option("--max-new-tokens", min=1, help="Most tokens that an answer may have.")
-]
-UrlsOption = Annotated[bool, typer.Option("--allow-urls", help="Let pictures come from http(s) addresses.")]
 
 
 def picture_and_question(image: str, question: str, allow_urls: bool) -> Image.Image:
@@ -65,11 +35,17 @@ def picture_and_question(image: str, question: str, allow_urls: bool) -> Image.I
     return load_picture(image, allow_urls=allow_urls)
 
 
-def load(model: str | None, adapter: str | None = None, dtype: str | None = None) -> VLM:
-    """The model to talk to, loaded without chatter."""
+def load(
+    model: str | None,
+    adapter: str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> VLM:
+    """The model, loaded without chatter; a plain function, so that workers elsewhere can call it."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    return VLM.load(model, adapter=adapter, dtype=dtype)
+    return VLM.load(model, adapter=adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
 
 
 def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | None:

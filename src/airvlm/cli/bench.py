@@ -12,7 +12,8 @@ from airvlm import tiny
 from airvlm.analysis.efficiency import Cost, Subject, measure, vlm_subject, wide_subject
 from airvlm.analysis.wide import WideLlava
 from airvlm.cli.asking import chosen_method, load
-from airvlm.cli.console import Failure, JsonOption, emit, err, out
+from airvlm.cli.console import Failure, emit, err, out
+from airvlm.cli.options import JsonOption
 
 __all__ = ["bench"]
 

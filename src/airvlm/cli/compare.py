@@ -2,34 +2,24 @@
 
 import difflib
 import re
-from typing import Annotated
 
-import typer
 from rich.columns import Columns
 from rich.panel import Panel
 from rich.text import Text
 
 from airvlm.cli import asking
-from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.options import Asking, ImageArgument, JsonOption, MethodsOption, QuestionArgument
 from airvlm.prompts import DESCRIBE
 
 __all__ = ["compare", "marked"]
 
 
 def compare(
-    image: asking.ImageArgument,
-    question: Annotated[str, typer.Argument(help="What to ask about it.")] = DESCRIBE,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", help="A method, fields after a colon: air-paper:keep=3,strength=0.2. Repeat it."
-        ),
-    ] = None,
-    model: asking.ModelOption = None,
-    adapter: asking.AdapterOption = None,
-    dtype: asking.DtypeOption = None,
-    max_new_tokens: asking.TokensOption = 64,
-    allow_urls: asking.UrlsOption = False,
+    image: ImageArgument,
+    question: QuestionArgument = DESCRIBE,
+    method: MethodsOption = None,
+    how: Asking = Asking(),
     json: JsonOption = False,
 ) -> None:
     """One question under several methods, differences marked.
@@ -48,10 +38,10 @@ def compare(
     if len(set(names)) < len(names):
         raise Failure("--method: the same method is named twice")
     chosen = {name: asking.chosen_method(name) for name in names}
-    picture = asking.picture_and_question(image, question, allow_urls)
-    vlm = asking.load(model, adapter, dtype)
+    picture = asking.picture_and_question(image, question, how.allow_urls)
+    vlm = asking.load(how.model, how.adapter, how.dtype)
     with asking.explained():
-        answers = vlm.compare(picture, question, chosen, max_new_tokens=max_new_tokens)
+        answers = vlm.compare(picture, question, chosen, max_new_tokens=how.max_new_tokens)
     if json:
         shown = {name: asking.answer_json(answer) for name, answer in answers.items()}
         emit({"image": image, "question": question, "model": vlm.name, "answers": shown})

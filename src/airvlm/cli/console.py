@@ -5,12 +5,12 @@ Results go to standard output; progress, warnings and errors go to standard erro
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
-__all__ = ["Failure", "JsonOption", "emit", "err", "out", "warn"]
+__all__ = ["Failure", "emit", "err", "out", "warn"]
 
 
 class Failure(typer.TyperException):
@@ -21,11 +21,6 @@ class Failure(typer.TyperException):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(" ".join(str(message).split()))
         self.exit_code = code
-
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
-]
 
 
 def out() -> Console:

@@ -10,7 +10,8 @@ from rich.text import Text
 from airvlm import tiny
 from airvlm.analysis.look import draw_look
 from airvlm.cli import asking
-from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.options import Choosing, JsonOption, OutputOption
 from airvlm.tasks.coco_words import mentions
 from airvlm.tasks.tokens import tokenize
 from airvlm.tiny import BundledScene
@@ -28,11 +29,8 @@ def demo(
     scene: Annotated[
         str, typer.Option("--scene", help="The id of a bundled test scene, or its number.")
     ] = SCENE,
-    method: asking.MethodOption = "air",
-    settings: asking.SetOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write what AIR looked at.")] = Path(
-        "out/demo.png"
-    ),
+    by: Choosing = Choosing(),
+    output: OutputOption = Path("out/demo.png"),
     json: JsonOption = False,
 ) -> None:
     """See it: a scene described without and with AIR, beside the truth.
@@ -46,7 +44,7 @@ def demo(
 
     airvlm demo --scene 12 --method air-lineage
     """
-    chosen = asking.chosen_method(method, settings)
+    method, chosen = by.method, asking.chosen_method(by.method, by.settings)
     if chosen is None:
         raise Failure("--method none: the demo compares with the model as it is already; choose a method")
     shown = find_scene(scene)

@@ -7,13 +7,13 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-from transformers.utils import logging as transformers_logging
 
 from airvlm.cli import asking
-from airvlm.cli.console import Failure, JsonOption, emit, err, out
+from airvlm.cli.console import Failure, emit, err, out
+from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption, MethodsOption
 from airvlm.evaluation import tables
 from airvlm.evaluation.evaluate import BATCH_SIZE
 from airvlm.evaluation.evaluate import evaluate as run_evaluation
@@ -26,68 +26,21 @@ from airvlm.tasks import load_task
 from airvlm.vlm import VLM
 
 __all__ = [
-    "BatchOption",
-    "DataOption",
-    "DeviceOption",
-    "LimitOption",
-    "OutOption",
-    "SplitOption",
-    "TrustOption",
-    "VariantOption",
     "ask_tasks",
     "conclude",
     "default_folder",
     "evaluate",
-    "load",
     "place",
     "print_tables",
 ]
 
 WIDE = 160  # characters of a table in a file
-Split = Literal["test", "validation", "calibration"]
-SplitOption = Annotated[Split, typer.Option("--split", help="Which part of a task's items.")]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")
-]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="The benchmark's files and pictures; built-in tasks need none.")
-]
-VariantOption = Annotated[
-    str | None, typer.Option("--variant", help="A named variant of the task's parser or protocol.")
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", help="Where answers are kept; the same command on the same folder resumes. "
-                 "Default: airvlm-runs/MODEL."),
-]  # fmt: skip
-BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Questions that run together.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
-TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")
-]
-TokensOption = Annotated[
-    int | None,
-    typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer. Default: the task's own."),
-]
 
 
 def evaluate(
     task: Annotated[list[str], typer.Argument(help="Tasks by name, as in tiny-chair tiny-pope.")],
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", help="A method, fields after a colon: air:keep=3. Repeat it. Default: air."),
-    ] = None,
-    model: asking.ModelOption = None,
-    adapter: asking.AdapterOption = None,
-    dtype: asking.DtypeOption = None,
-    device: DeviceOption = None,
-    trust_remote_code: TrustOption = False,
-    split: SplitOption = "test",
-    limit: LimitOption = None,
-    max_new_tokens: TokensOption = None,
-    data: DataOption = None,
-    variant: VariantOption = None,
-    out_folder: OutOption = None,
+    method: MethodsOption = None,
+    how: Evaluating = Evaluating(),
     batch_size: BatchOption = BATCH_SIZE,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Processes of this machine that share the work.")
@@ -98,20 +51,15 @@ def evaluate(
         str | None,
         typer.Option("--ray-address", help="Of a running cluster, or auto; else one is started here."),
     ] = None,
-    curve: Annotated[
-        bool,
-        typer.Option(
-            "--curve/--no-curve", help="Draw the trivial control's curve, for columns at equal recall."
-        ),
-    ] = True,
+    curve: CurveOption = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Run benchmarks under methods and keep the answers.
 
-    Plain greedy decoding (vanilla) always runs beside the methods. Answers go to one file, one line each, as they
-    come: stop it whenever you like, and the same command goes on. Ends with code 1 when more than 1 % of the
-    answers failed or could not be read, or when a method never acted.
+    Plain greedy decoding (vanilla) always runs beside the methods. Without --method: air. Answers go to one file,
+    one line each, as they come: stop it whenever you like, and the same command goes on. Ends with code 1 when more
+    than 1 % of the answers failed or could not be read, or when a method never acted.
 
     Under [bold]accelerate launch -m airvlm.cli evaluate ...[/bold] the processes share the work.
 
@@ -125,18 +73,27 @@ def evaluate(
     """
     methods = {name: asking.chosen_method(name) for name in (method or ["air"])}
     place_here = place(shard)
-    asked = ask_tasks(task, data, variant, split=split, limit=limit, max_new_tokens=max_new_tokens)
+    asked = ask_tasks(task, how, max_new_tokens=how.max_new_tokens)
     if sum([bool(ray), workers > 1, not place_here.whole]) > 1:
         raise Failure(
             "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
         )
-    loader = functools.partial(load, model, adapter, dtype, trust_remote_code=trust_remote_code)
+    loader = functools.partial(
+        asking.load, how.model, how.adapter, how.dtype, trust_remote_code=how.trust_remote_code
+    )
     chosen = {name: one for name, one in methods.items() if one is not None}
     job = functools.partial(
-        answer_part, loader, asked, chosen, out_folder, device=device, batch_size=batch_size, curve=curve
+        answer_part,
+        loader,
+        asked,
+        chosen,
+        how.out_folder,
+        device=how.device,
+        batch_size=batch_size,
+        curve=curve,
     )
     if ray:
-        with Cluster(functools.partial(loader, device), ray, ray_address) as cluster:
+        with Cluster(functools.partial(loader, how.device), ray, ray_address) as cluster:
             run = job(place_here, worker=cluster.work, model=cluster.facts())
     elif workers > 1:
         with helpers(workers, functools.partial(job, progress=False)) as place_here:
@@ -166,19 +123,6 @@ def answer_part(
     )
 
 
-def load(
-    model: str | None,
-    adapter: str | None,
-    dtype: str | None,
-    device: str | None,
-    trust_remote_code: bool = False,
-) -> VLM:
-    """The model, without chatter; a function of its own, so that workers elsewhere can call it."""
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    return VLM.load(model, adapter=adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-
-
 def _has_cuda() -> bool:
     import torch  # loaded with VLM anyway
 
@@ -198,19 +142,20 @@ def place(shard: str | None) -> Shard:
         raise Failure(str(error)) from error
 
 
-def ask_tasks(names: Sequence[str], data: Path | None, variant: str | None, **how: Any) -> list[Asked]:
+def ask_tasks(names: Sequence[str], how: Evaluating, **more: Any) -> list[Asked]:
     """The tasks with their items; anything missing ends the command before a model is loaded."""
     if len(set(names)) < len(names):
         raise Failure("the same task is named twice")
     asked = []
     for name in names:
         try:
-            spec = {"variant": variant} if variant else {}
-            asked.append(Asked.of(name, load_task(name, data, variant=variant), spec=spec, **how))
+            spec = {"variant": how.variant} if how.variant else {}
+            task = load_task(name, how.data, variant=how.variant)
+            asked.append(Asked.of(name, task, spec=spec, split=how.split, limit=how.limit, **more))
         except (ValueError, OSError) as error:
             raise Failure(str(error)) from error
         if not asked[-1].items:
-            raise Failure(f"{name} has no items in its {how.get('split', 'test')} split")
+            raise Failure(f"{name} has no items in its {how.split} split")
     return asked
 
 

@@ -1,31 +1,29 @@
 """`airvlm look`: a picture of what AIR looked at."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from airvlm.analysis.look import draw_look
 from airvlm.cli import asking
-from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.options import (
+    Asking,
+    Choosing,
+    ImageArgument,
+    JsonOption,
+    OutputOption,
+    QuestionArgument,
+)
 from airvlm.prompts import DESCRIBE
 
 __all__ = ["check_output", "look"]
 
 
 def look(
-    image: asking.ImageArgument,
-    question: Annotated[str, typer.Argument(help="What to ask about it.")] = DESCRIBE,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture.")] = Path(
-        "look.png"
-    ),
-    model: asking.ModelOption = None,
-    method: asking.MethodOption = "air",
-    settings: asking.SetOption = None,
-    adapter: asking.AdapterOption = None,
-    dtype: asking.DtypeOption = None,
-    max_new_tokens: asking.TokensOption = 64,
-    allow_urls: asking.UrlsOption = False,
+    image: ImageArgument,
+    question: QuestionArgument = DESCRIBE,
+    output: OutputOption = Path("look.png"),
+    by: Choosing = Choosing(),
+    how: Asking = Asking(),
     json: JsonOption = False,
 ) -> None:
     """Draw what AIR looked at.
@@ -39,17 +37,19 @@ def look(
 
     airvlm look scene.png "Is there a fork?" --method air-paper --set keep=4 --output fork.png
     """
-    chosen = asking.chosen_method(method, settings)
+    chosen = asking.chosen_method(by.method, by.settings)
     if chosen is None:
         raise Failure("--method none looks at nothing; choose a method that has crops, such as air")
     check_output(output)
-    picture = asking.picture_and_question(image, question, allow_urls)
-    vlm = asking.load(model, adapter, dtype)
+    picture = asking.picture_and_question(image, question, how.allow_urls)
+    vlm = asking.load(how.model, how.adapter, how.dtype)
     with asking.explained():
-        answer = vlm.ask(picture, question, method=chosen, max_new_tokens=max_new_tokens)
+        answer = vlm.ask(picture, question, method=chosen, max_new_tokens=how.max_new_tokens)
     assert answer.report is not None, "an answer under a method has its report"
     if not answer.report.crops:
-        raise Failure(f"{method} has no crops to show; choose air, air-paper, air-lineage or air-transported")
+        raise Failure(
+            f"{by.method} has no crops to show; choose air, air-paper, air-lineage or air-transported"
+        )
     draw_look(picture, answer.report).save(output)
     if json:
         asked = {"image": image, "question": question, "model": vlm.name, "output": str(output)}

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.options import JsonOption, ReadmeOption
 from airvlm.methods import METHODS
 from airvlm.methods.base import Method
 
@@ -25,7 +26,7 @@ __all__ = ["field_notes", "methods", "methods_markdown"]
 def methods(
     name: Annotated[str | None, typer.Argument(help="Only this one, with all its fields.")] = None,
     json: JsonOption = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table of the README.")] = False,
+    markdown: ReadmeOption = False,
 ) -> None:
     """Which methods there are: every field, its meaning and default.
 

@@ -1,11 +1,9 @@
 """`airvlm models`: the supported families. Knows only the table in families.py."""
 
-from typing import Annotated
-
-import typer
 from rich.table import Table
 
-from airvlm.cli.console import JsonOption, emit, out
+from airvlm.cli.console import emit, out
+from airvlm.cli.options import JsonOption, ReadmeOption
 from airvlm.families import FAMILIES, REFUSED
 
 __all__ = ["models", "models_markdown"]
@@ -13,7 +11,7 @@ __all__ = ["models", "models_markdown"]
 
 def models(
     json: JsonOption = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table of the README.")] = False,
+    markdown: ReadmeOption = False,
 ) -> None:
     """Which model families are supported.
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from airvlm.cli.console import Failure, JsonOption, emit, out, warn
+from airvlm.cli.console import Failure, emit, out, warn
+from airvlm.cli.options import JsonOption
 
 __all__ = ["report"]
 

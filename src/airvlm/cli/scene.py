@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.look import check_output
+from airvlm.cli.options import JsonOption, OutputOption
 from airvlm.tiny.drawing import SIDE, NoFont, draw
 from airvlm.tiny.grammar import counted, places
 from airvlm.tiny.world import Scene, compose
@@ -19,7 +20,7 @@ def scene(
     context: Annotated[
         str | None, typer.Option("--context", help="kitchen, street, beach, farm, ... Default: the seed's.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")] = Path("scene.png"),
+    output: OutputOption = Path("scene.png"),
     side: Annotated[int, typer.Option("--side", min=32, max=4096, help="Pixels a side.")] = SIDE,
     json: JsonOption = False,
 ) -> None:

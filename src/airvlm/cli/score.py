@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from airvlm.cli.console import Failure, JsonOption, emit, out, warn
+from airvlm.cli.console import Failure, emit, out, warn
+from airvlm.cli.options import JsonOption, VariantOption
 from airvlm.evaluation.statistics import Draws, Estimate, Sample
 from airvlm.tasks import TASKS, Scores, Task, load_task
 
@@ -33,9 +34,7 @@ def score(
         Path | None,
         typer.Option("--truth", help="What the answers are compared with, where the file does not say."),
     ] = None,
-    variant: Annotated[
-        str | None, typer.Option("--variant", help="A named variant of the task, such as a parser.")
-    ] = None,
+    variant: VariantOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE of the task, e.g. drop_incomplete=true.")
     ] = None,

@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from airvlm import tiny as embedded
-from airvlm.cli.console import Failure, JsonOption, emit, out
+from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.options import JsonOption
 from airvlm.tiny.world import CONTEXTS, OBJECTS
 
 __all__ = ["tiny"]
