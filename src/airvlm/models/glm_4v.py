@@ -43,6 +43,7 @@ class Glm4VConfig(OfficialConfig):
     model_type = "chatglm"
     sub_configs_defaults = {"text_config": Glm4VTextConfig, "vision_config": Glm4VVisionConfig}
     keys_to_ignore_at_inference = ["past_key_values"]
+    title = "GLM-4V"
     released = {
         "add_bias_linear": False,
         "rmsnorm": True,
@@ -81,11 +82,8 @@ class Glm4VConfig(OfficialConfig):
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
     use_cache: bool = True
-    text_config: Any = None
-    vision_config: Any = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.refuse_other_than_released("GLM-4V")
         if self.image_token_id is None:
             self.image_token_id = self.eoi_token_id + IMAGE_TOKEN_AFTER_EOI
         if self.image_token_id >= self.padded_vocab_size:
@@ -98,13 +96,9 @@ class Glm4VConfig(OfficialConfig):
         if not isinstance(self.vision_config, PreTrainedConfig):
             widths = {"output_size": self.hidden_size, "output_inner_size": self.ffn_hidden_size}
             self.vision_config = {**(self.vision_config or {}), **widths}
-        if not isinstance(self.text_config, PreTrainedConfig):
-            self.text_config = {**self._text(), **(self.text_config or {})}
         super().__post_init__(**kwargs)
-        if self.dtype is not None:
-            self.text_config.dtype = self.vision_config.dtype = self.dtype
 
-    def _text(self) -> dict[str, Any]:
+    def text(self) -> dict[str, Any]:
         groups = self.multi_query_group_num if self.multi_query_attention else self.num_attention_heads
         return {
             "vocab_size": self.padded_vocab_size,
@@ -155,31 +149,16 @@ class Glm4VTextModel(GlmModel):
             layer.post_attention_layernorm = Glm4VRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-        if attention_mask is None and past_key_values is None:
+    def forward(self, input_ids: Tensor | None = None, **inputs: Any) -> BaseModelOutputWithPast:
+        x = inputs.get("inputs_embeds")
+        if x is None:
+            x = inputs["inputs_embeds"] = self.embed_tokens(input_ids)  # (B, L, hidden)
+        if inputs.get("attention_mask") is None and inputs.get("past_key_values") is None:
             # Without a mask transformers would take the repeated positions of a picture for packed sequences.
-            attention_mask = torch.ones(
-                inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device
-            )
-        output: BaseModelOutputWithPast = super().forward(
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        if output.past_key_values is not None and position_ids is not None:
-            output.past_key_values.last_positions = position_ids[:, -1:]
+            inputs["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+        output: BaseModelOutputWithPast = super().forward(**inputs)
+        if output.past_key_values is not None and inputs.get("position_ids") is not None:
+            output.past_key_values.last_positions = inputs["position_ids"][:, -1:]
         return output
 
 
@@ -226,25 +205,21 @@ class Glm4VModel(PictureModel):
         return inputs_embeds
 
     def positions(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor,
-        attention_mask: Tensor | None,
-        past_key_values: Cache | None,
+        self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None
     ) -> Tensor:
-        batch, length = inputs_embeds.shape[:2]
-        device = inputs_embeds.device
-        last = getattr(past_key_values, "last_positions", None)
+        batch, length = embeds.shape[:2]
+        device = embeds.device
+        last = getattr(cache, "last_positions", None)
         if last is not None:  # a hand-written loop over a cache: go on where it ended
             onward: Tensor = last.to(device) + torch.arange(1, length + 1, device=device)
             return onward
-        if past_key_values is not None and int(past_key_values.get_seq_length()):
+        if cache is not None and int(cache.get_seq_length()):
             raise ValueError("This cache was not filled by this model: give position_ids with it.")
         is_picture = torch.zeros(batch, length, dtype=torch.bool, device=device)
-        if input_ids is not None:
-            is_picture = (input_ids == self.config.image_token_id).to(device)
-        counted = isinstance(attention_mask, Tensor) and attention_mask.ndim == 2
-        return picture_positions(is_picture, attention_mask.to(device) if counted else None)  # type: ignore[union-attr]  # counted
+        if ids is not None:
+            is_picture = (ids == self.config.image_token_id).to(device)
+        counted = isinstance(mask, Tensor) and mask.ndim == 2
+        return picture_positions(is_picture, mask.to(device) if counted else None)  # type: ignore[union-attr]  # counted
 
 
 class Glm4VForConditionalGeneration(PictureForConditionalGeneration):

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from .picture_lm import PictureTower
 
 ADAPTER_NORM_EPS = 1e-5  # torch's default, not the tower's
 
@@ -122,16 +124,11 @@ class Adapter(nn.Module):
         return self.dense_4h_to_h(F.silu(self.gate_proj(x)) * self.dense_h_to_4h(x))
 
 
-class Glm4VVision(PreTrainedModel):
-    """Pixels (N, 3, H, W) -> features (N, 1 + rows + 1, hidden) as `pooler_output`; the first and last are learned."""
+class Glm4VVision(PictureTower):
+    """Of the features (N, 1 + rows + 1, hidden) the first and last are learned."""
 
     config_class = Glm4VVisionConfig
-    main_input_name = "pixel_values"
-    input_modalities = ("image",)
     _no_split_modules = ["VisionBlock", "Adapter"]
-    _supports_sdpa = True
-    _supports_flash_attn = True  # the decoder may use it; the tower always calls torch's own attention
-    _supports_attention_backend = True
 
     def __init__(self, config: Glm4VVisionConfig) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""What a decoder that reads pictures needs to look like one of transformers' own: one base model, one with a head.
+"""What a decoder that reads pictures needs to look like one of transformers' own: tower, base model, one with a head.
 
 A model says how its tower's output becomes rows, where the rows go and which positions they have; the rest is here.
 Knows nothing of any one model.
@@ -29,6 +29,16 @@ class PictureOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+class PictureTower(PreTrainedModel):
+    """Pixels (N, 3, H, W) -> features (N, n, hidden), as `pooler_output`."""
+
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    _supports_sdpa = True
+    _supports_flash_attn = True  # the decoder may use it; the tower always calls torch's own attention
+    _supports_attention_backend = True
+
+
 class PicturePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     input_modalities = ("image", "text")
@@ -45,7 +55,7 @@ class PicturePreTrainedModel(PreTrainedModel):
 class PictureModel(PicturePreTrainedModel):
     """A tower `visual` and a decoder `language_model`, made by the subclass."""
 
-    visual: nn.Module
+    visual: PictureTower
     language_model: Any
 
     def get_input_embeddings(self) -> nn.Module:
@@ -71,11 +81,7 @@ class PictureModel(PicturePreTrainedModel):
         raise NotImplementedError
 
     def positions(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor,
-        attention_mask: Tensor | None,
-        past_key_values: Cache | None,
+        self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None
     ) -> Tensor | None:
         """Position ids (B, L) where the caller gave none; None leaves them to the decoder."""
         return None

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from .picture_lm import PictureTower
 
 NORM_EPS = 1e-6  # every LayerNorm of tower and resampler
 RESAMPLER_HEAD_DIM = 128  # the resampler's heads are as wide as the decoder's: output_dim // 128 of them
@@ -131,16 +133,11 @@ class Resampler(nn.Module):
         return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-class QwenVLVisual(PreTrainedModel):
-    """Pixels (N, 3, H, W) -> features (N, n_queries, output_dim), as `pooler_output`."""
+class QwenVLVisual(PictureTower):
+    """The features are (N, n_queries, output_dim)."""
 
     config_class = QwenVLVisionConfig
-    main_input_name = "pixel_values"
-    input_modalities = ("image",)
     _no_split_modules = ["VisualBlock", "Resampler"]
-    _supports_sdpa = True
-    _supports_flash_attn = True  # the decoder may use it; the tower always calls torch's own attention
-    _supports_attention_backend = True
 
     def __init__(self, config: QwenVLVisionConfig) -> None:
         super().__init__(config)

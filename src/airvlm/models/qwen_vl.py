@@ -25,6 +25,7 @@ class QwenVLConfig(OfficialConfig):
     model_type = "qwen"
     sub_configs_defaults = {"text_config": QwenVLTextConfig, "vision_config": QwenVLVisionConfig}
     keys_to_ignore_at_inference = ["past_key_values"]
+    title = "Qwen-VL"
     derived = ("text_config", "vision_config")
     released = {"no_bias": True, "scale_attn_weights": True, "rotary_pct": 1.0}
 
@@ -51,22 +52,15 @@ class QwenVLConfig(OfficialConfig):
     eos_token_id: int | list[int] | None = None
     image_token_id: int | None = None  # of the rows between <img> and </img>; None: <imgpad>, as released
     visual: dict[str, Any] | None = None
-    text_config: Any = None
-    vision_config: Any = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.refuse_other_than_released("Qwen-VL")
         if not isinstance(self.vision_config, PreTrainedConfig):
             self.vision_config = {**(self.visual or {}), **(self.vision_config or {})}
-        if not isinstance(self.text_config, PreTrainedConfig):
-            self.text_config = {**self._text(), **(self.text_config or {})}
         super().__post_init__(**kwargs)
         if self.image_token_id is None:
             self.image_token_id = self.image_start_id + 2
-        if self.dtype is not None:
-            self.text_config.dtype = self.vision_config.dtype = self.dtype
 
-    def _text(self) -> dict[str, Any]:
+    def text(self) -> dict[str, Any]:
         return {
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
