@@ -111,13 +111,7 @@ class Amber(Task):
         return self._score(items, answers, amber_files(self.folder(NEED)))
 
     def _score(self, items: Sequence[Item], answers: Sequence[str | None], files: AmberFiles) -> Scores:
-        per_item: list[dict[str, float]] = []
-        details: list[dict[str, Any]] = []
-        for item, answer in zip(items, answers, strict=True):
-            if answer is None:
-                per_item.append({"missing": 1.0})
-                details.append({"id": item.id})
-                continue
+        def count(item: Item, answer: str) -> tuple[dict[str, float], dict[str, Any]]:
             named = [noun for noun in self.parse(item, answer) if noun in files.known]
             there = _Objects(item.truth["truth"], files.related)
             tempting = _Objects(item.truth["hallu"], files.related)
@@ -137,11 +131,10 @@ class Amber(Task):
                 "cognitive": len(tempting.covered),
                 "tempting": tempting.total,
             }
-            per_item.append({name: float(value) for name, value in counts.items()})
-            details.append(
-                {"id": item.id, "objects": named, "hallucinated": wrong, "hallucinated_words": wrong}
-            )
-        return Scores(per_item, METRICS, [item.picture for item in items], details)
+            details = {"objects": named, "hallucinated": wrong, "hallucinated_words": wrong}
+            return {name: float(value) for name, value in counts.items()}, details
+
+        return Scores.of(items, answers, count, METRICS)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """A JSON list of {"id", "response"}, against AMBER's data folder; yes/no answers among them are left out."""

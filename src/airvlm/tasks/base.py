@@ -19,13 +19,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "read_records", "read_text"]
 
+T = TypeVar("T")  # an answer, or what was read from it
 Counts = Mapping[str, Any]  # count name -> number, or an array of B resampled sums
 Formula = Callable[[Counts], Any]  # must work elementwise, so that resampling is one call
 UNPARSED = "unparsed"  # reserved count: 1 where the parser found no answer in the text
@@ -86,6 +87,23 @@ class Scores:
         default_factory=list
     )  # for people: what was parsed, objects found, ...
     notes: tuple[str, ...] = ()  # what the reader of the table has to know
+
+    @classmethod
+    def of(
+        cls,
+        items: Sequence[Item],
+        answers: Sequence[T | None],
+        count: Callable[[Item, T], tuple[dict[str, float], dict[str, Any]]],  # -> counts and details
+        definitions: Mapping[str, Metric],
+        notes: tuple[str, ...] = (),
+    ) -> Scores:
+        """The scores of items that are counted one by one; where there is no answer, that is what counts."""
+        per_item, details = [], []
+        for item, answer in zip(items, answers, strict=True):
+            counts, detail = ({MISSING: 1.0}, {}) if answer is None else count(item, answer)
+            per_item.append(counts)
+            details.append({"id": item.id, **detail})
+        return cls(per_item, definitions, [item.picture for item in items], details, notes)
 
     @property
     def names(self) -> list[str]:
@@ -184,6 +202,11 @@ class Task:
     def parse(self, item: Item, text: str) -> Any:
         """What the answer says, or None where it says nothing the benchmark understands."""
         raise NotImplementedError
+
+    def parse_all(self, items: Sequence[Item], answers: Sequence[str | None]) -> list[Any]:
+        """What each answer says; None where there is no answer too."""
+        pairs = zip(items, answers, strict=True)
+        return [None if text is None else self.parse(item, text) for item, text in pairs]
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         """Scores of answers in the items' order; None is a missing answer and counts in no metric."""

@@ -128,37 +128,28 @@ class Chair(Task):
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         """Each item's truth is the collection of categories in its picture, or None where nothing is known."""
-        per_item: list[dict[str, float]] = []
-        details: list[dict[str, Any]] = []
-        for item, answer in zip(items, answers, strict=True):
-            if answer is None:
-                per_item.append({"missing": 1.0})
-                details.append({"id": item.id})
-                continue
-            named, text = self.parse(item, answer), self._text(answer)
-            known = item.truth is not None
-            counts, wrong = chair_counts(named, item.truth or (), length(text, self.words))
-            if not known:
-                counts, wrong = {k: counts[k] for k in ("descriptions", "mentions", "tokens")}, []
-            if item.meta.get("references"):
-                counts |= bleu_counts(text, item.meta["references"])
-            per_item.append(counts)
-            details.append(
-                {
-                    "id": item.id,
-                    "objects": [mention.category for mention in named],
-                    "words": [mention.word for mention in named],
-                    "hallucinated": [mention.category for mention in wrong],
-                    "hallucinated_words": [mention.word for mention in wrong],
-                }
-            )
         metrics = dict(CHAIR_METRICS)
         notes: tuple[str, ...] = ()
         if any(item.truth is None for item in items):
             metrics, notes = {"length": CHAIR_METRICS["length"]}, ("no ground truth: objects listed only",)
         if any(item.meta.get("references") for item in items):
             metrics |= BLEU_METRICS
-        return Scores(per_item, metrics, [item.picture for item in items], details, notes)
+        return Scores.of(items, answers, self._count, metrics, notes)
+
+    def _count(self, item: Item, answer: str) -> tuple[dict[str, float], dict[str, Any]]:
+        named, text = self.parse(item, answer), self._text(answer)
+        counts, wrong = chair_counts(named, item.truth or (), length(text, self.words))
+        if item.truth is None:
+            counts, wrong = {k: counts[k] for k in ("descriptions", "mentions", "tokens")}, []
+        if item.meta.get("references"):
+            counts |= bleu_counts(text, item.meta["references"])
+        details = {
+            "objects": [mention.category for mention in named],
+            "words": [mention.word for mention in named],
+            "hallucinated": [mention.category for mention in wrong],
+            "hallucinated_words": [mention.word for mention in wrong],
+        }
+        return counts, details
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """Descriptions by image id, against a COCO annotations folder or JSON of image id -> objects."""

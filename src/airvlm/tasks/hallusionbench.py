@@ -89,7 +89,7 @@ class HallusionBench(JudgedTask):
         return Question(say(prompt), _read)
 
     def _by_words(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        said = [None if text is None else self.parse(item, text) for item, text in zip(items, answers)]
+        said = self.parse_all(items, answers)
         original = {_pair(item): word for item, word in zip(items, said) if item.meta["figure_id"] == "0"}
         graded: list[Graded | None] = []
         for item, text, word in zip(items, answers, said):

@@ -75,7 +75,7 @@ class MMBench(Task):
         return infer_option(text, item.meta["options"])
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        said = [None if text is None else self.parse(item, text) for item, text in zip(items, answers)]
+        said = self.parse_all(items, answers)
         circles: dict[str, list[int]] = defaultdict(list)
         for i, item in enumerate(items):
             circles[item.picture].append(i)

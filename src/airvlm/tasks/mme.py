@@ -118,7 +118,7 @@ class MME(Task):
         return next((word for word in ("yes", "no") if word in answer[:4]), None)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        parsed = [None if text is None else self.parse(item, text) for item, text in zip(items, answers)]
+        parsed = self.parse_all(items, answers)
         about: dict[str, list[int]] = defaultdict(list)
         for i, item in enumerate(items):
             about[item.picture].append(i)

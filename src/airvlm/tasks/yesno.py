@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -199,18 +199,14 @@ def yes_no_scores(
 ) -> Scores:
     """Scores of yes/no answers; each item's truth is "yes" or "no", `group` names a key of its meta."""
     groups = list(dict.fromkeys(str(item.meta[group]) for item in items)) if group else []
-    per_item: list[dict[str, float]] = []
-    details: list[dict[str, Any]] = []
-    for item, answer in zip(items, answers, strict=True):
-        if answer is None:
-            per_item.append({"missing": 1.0})
-            details.append({"id": item.id, "label": item.truth})
-            continue
+
+    def count(item: Item, answer: str) -> tuple[dict[str, float], dict[str, Any]]:
         said = read_yes_no(answer, item.truth, parser)
         counts = yes_no_counts(said, item.truth, PARSERS[parser].unparsed_is_miss)
         if len(groups) > 1 and group:
             of = str(item.meta[group])
             counts |= {f"{of}.{name}": counts[name] for name in ("n", "correct", "tp", "fp", "fn")}
-        per_item.append(counts)
-        details.append({"id": item.id, "label": item.truth, "parsed": said, "correct": said == item.truth})
-    return Scores(per_item, yes_no_metrics(groups), [item.picture for item in items], details)
+        return counts, {"parsed": said, "correct": said == item.truth}
+
+    scores = Scores.of(items, answers, count, yes_no_metrics(groups))
+    return replace(scores, details=[{**row, "label": item.truth} for item, row in zip(items, scores.details)])
