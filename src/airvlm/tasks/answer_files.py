@@ -12,7 +12,7 @@ from typing import Any
 
 from .base import Item, read_records, read_text
 
-__all__ = ["answers_by_id", "in_order_of", "read_json", "read_table"]
+__all__ = ["answers_by_id", "in_order_of", "kind_of", "read_json", "read_table"]
 
 ID_FIELDS = ("item", "question_id", "id", "index", "image_id")  # in order of trust
 TEXT_FIELDS = (
@@ -29,6 +29,11 @@ LARGEST_FIELD = 1 << 27  # a table may hold pictures in base64
 _one_reader = threading.Lock()  # the csv module's limit is global: set and put back by one thread at a time
 
 
+def kind_of(path: Path) -> str:
+    """What a file's name says that it is, such as ".json"; whether it is gzipped does not matter."""
+    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
 def answers_by_id(
     path: Path, keep: Callable[[Mapping[str, Any]], bool] = lambda record: True
 ) -> dict[str, str]:
@@ -36,7 +41,7 @@ def answers_by_id(
 
     A store of ours holds the answers of several methods: `keep` must choose one of them.
     """
-    if Path(path).suffix.lower() in (".tsv", ".csv"):
+    if kind_of(path) in (".tsv", ".csv"):
         records: Sequence[Mapping[str, Any]] = read_table(path)
     else:
         records = read_records(path)

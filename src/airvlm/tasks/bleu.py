@@ -90,11 +90,12 @@ class Bleu(Task):
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         """Each item's truth is its list of reference captions."""
-        per_item = [
-            {"missing": 1.0} if text is None else bleu_counts(text, item.truth)
-            for item, text in zip(items, answers, strict=True)
-        ]
-        return Scores(per_item, BLEU_METRICS, [item.picture for item in items])
+
+        def count(item: Item, text: str) -> tuple[dict[str, float], dict[str, Any]]:
+            counts = bleu_counts(text, item.truth)
+            return counts, {f"BLEU-{n}": 100 * counts[f"bleu_own_{n}"] for n in range(1, N + 1)}
+
+        return Scores.of(items, answers, count, BLEU_METRICS)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """A JSON object with `hyp` {image: text} and `refs` {image: texts}; or captions, with references as truth."""

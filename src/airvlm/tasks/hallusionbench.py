@@ -223,7 +223,8 @@ def _scores(
     _count_groups(per_item, items, graded, "easy", _pair, [not a for a in altered])
     _count_groups(per_item, items, graded, "hard", _pair, altered)
     _count_groups(per_item, items, graded, "figure", _figure, [not _image_free(item) for item in items])
-    return Scores(per_item, _METRICS, [item.picture for item in items], details)
+    named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
+    return Scores(per_item, _METRICS, [item.picture for item in items], named)
 
 
 def _count_groups(

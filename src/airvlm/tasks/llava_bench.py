@@ -177,7 +177,10 @@ def _scores(items: Sequence[Item], found: Sequence[tuple[float, float] | None]) 
     metrics |= {c: Metric(Relative(f"{c}:")) for c in [*known, *sorted(present - set(known))] if c in present}
     metrics["mean_model"] = Metric(Ratio("model", "n", scale=1.0))
     metrics["mean_reference"] = Metric(Ratio("reference", "n", scale=1.0), "neither")
-    details = [{} if pair is None else {"reference_score": pair[0], "score": pair[1]} for pair in found]
+    details = [
+        {"id": item.id} | ({} if pair is None else {"reference_score": pair[0], "score": pair[1]})
+        for item, pair in zip(items, found)
+    ]
     return Scores(per_item, metrics, [item.picture for item in items], details)
 
 

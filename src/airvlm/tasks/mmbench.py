@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from .answer_files import answers_by_id, in_order_of, read_json, read_table
+from .answer_files import answers_by_id, in_order_of, kind_of, read_json, read_table
 from .base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from .options import infer_option
 from .spreadsheet import read_spreadsheet
@@ -102,18 +102,22 @@ class MMBench(Task):
         }
         order = [*ABILITIES.values(), *sorted(abilities - set(ABILITIES.values()) - {""})]
         metrics |= {a: Metric(Ratio(f"{a}:hits", f"{a}:circles")) for a in order if a in abilities}
-        details = [{"parsed": letter, "right": letter == item.truth} for item, letter in zip(items, said)]
+        details = [
+            {"id": item.id, "parsed": letter, "right": letter == item.truth}
+            for item, letter in zip(items, said)
+        ]
         return Scores(per_item, metrics, [item.picture for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """A table (.tsv, .csv, .xlsx) with predictions; ids and answers (truth: the table); circles as JSON."""
-        if answers.suffix.lower() in (".tsv", ".csv", ".xlsx"):
-            rows = read_spreadsheet(answers) if answers.suffix.lower() == ".xlsx" else read_table(answers)
+        kind = kind_of(answers)
+        if kind in (".tsv", ".csv", ".xlsx"):
+            rows = read_spreadsheet(answers) if kind == ".xlsx" else read_table(answers)
             if rows and {"answer", "prediction"} <= set(rows[0]):
                 return self.score(
                     [_item(row, None) for row in rows], [row["prediction"] or None for row in rows]
                 )
-        elif answers.suffix.lower() == ".json":
+        elif kind == ".json":
             content = read_json(answers)
             if isinstance(content, dict) and {"choices", "cases"} <= set(content):
                 return self._inference_cases(content)
@@ -133,7 +137,7 @@ class MMBench(Task):
         ]
         read = [self.parse(item, case["prediction"]) for item, case in zip(items, content["cases"])]
         per_item = [{"cases": 1.0, "equal": float(r == item.truth)} for r, item in zip(read, items)]
-        details = [{"parsed": r, "right": r == item.truth} for r, item in zip(read, items)]
+        details = [{"id": item.id, "parsed": r, "right": r == item.truth} for r, item in zip(read, items)]
         return Scores(
             per_item, {"agreement": Metric(Ratio("equal", "cases"))}, [i.id for i in items], details
         )

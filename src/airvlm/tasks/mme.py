@@ -145,7 +145,10 @@ class MME(Task):
             per_item,
             self._definitions({item.meta["subtask"] for item in items}),
             [item.picture for item in items],
-            [{"parsed": said, "right": said == item.truth} for item, said in zip(items, parsed)],
+            [
+                {"id": item.id, "parsed": said, "right": said == item.truth}
+                for item, said in zip(items, parsed)
+            ],
             self._notes(items),
         )
 
@@ -165,12 +168,13 @@ class MME(Task):
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """A folder of official results (SUBTASK.txt: picture, question, truth, answer, by tabs), or one file."""
-        files = sorted(answers.glob("*.txt")) if answers.is_dir() else [answers]
+        files = sorted([*answers.glob("*.txt"), *answers.glob("*.txt.gz")]) if answers.is_dir() else [answers]
         if not files:
             raise ValueError(f"{answers}: no results files (existence.txt, count.txt, …) in this folder")
         items: list[Item] = []
         said: list[str | None] = []
         for file in files:
+            subtask = file.name.removesuffix(".gz").removesuffix(".txt")
             for n, line in enumerate(read_text(file).splitlines()):
                 cells = line.split("\t")
                 if len(cells) != 4 or cells[2].lower() not in ("yes", "no"):
@@ -178,11 +182,9 @@ class MME(Task):
                         f"{file}, line {n + 1}: expected picture, question, yes or no, answer, "
                         f"separated by tabs"
                     )
-                meta = {
-                    "subtask": file.stem,
-                    "picture": f"{file.stem}/{n // 2}",
-                }  # pairs are lines 1-2, 3-4, …
-                items.append(Item(f"{file.stem}/{n}", None, cells[1], cells[2].lower(), meta))
+                # pairs are lines 1-2, 3-4, …
+                meta = {"subtask": subtask, "picture": f"{subtask}/{n // 2}"}
+                items.append(Item(f"{subtask}/{n}", None, cells[1], cells[2].lower(), meta))
                 said.append(cells[3])
         return self.score(items, said)
 

@@ -128,4 +128,5 @@ def _scores(items: Sequence[Item], ratings: Sequence[int | None], details: list[
         "hallucination_rate": Metric(Ratio("hallucinates", "n"), "lower"),
     }
     metrics |= {kind: Metric(Ratio(f"{kind}:rating", f"{kind}:n", scale=1.0)) for kind in kinds}
-    return Scores(per_item, metrics, [item.picture for item in items], details)
+    named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
+    return Scores(per_item, metrics, [item.picture for item in items], named)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .answer_files import answers_by_id, in_order_of, read_json, read_table
+from .answer_files import answers_by_id, in_order_of, kind_of, read_json, read_table
 from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from .judge import Question, say
 from .judged import JudgedTask, fill, missing, unjudged
@@ -120,11 +120,11 @@ class MMVet(JudgedTask):
 
         Capabilities come from mm-vet.json: the truth file, or the data folder's.
         """
-        if answers.suffix.lower() == ".csv":
+        if kind_of(answers) == ".csv":
             return _printed(answers)
         folder = Path(self.data) if self.data else None
         known = truth or (folder / FILE if folder else None)
-        if answers.suffix.lower() == ".json":
+        if kind_of(answers) == ".json":
             content = read_json(answers)
             if isinstance(content, dict) and all(
                 isinstance(v, dict) and "score" in v for v in content.values()
@@ -189,7 +189,8 @@ def _scores(
         g.split(":", 1)[1] if g.startswith("cap:") else g: _ratio(g) for g in order if g in combinations
     }
     notes = () if combinations else (f"no scores by capability: give {FILE} as the truth",)
-    return Scores(per_item, metrics, [item.picture for item in items], details, notes)
+    named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
+    return Scores(per_item, metrics, [item.picture for item in items], named, notes)
 
 
 def _groups(item: Item) -> list[str]:

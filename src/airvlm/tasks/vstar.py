@@ -100,7 +100,7 @@ class VStar(Task):
             counts = {"n": 1.0, "right": right, f"{part}:n": 1.0, f"{part}:right": right}
             counts |= {UNPARSED: 1.0} if chosen is None else {}
             per_item.append({MISSING: 1.0} if text is None else counts)
-            details.append({"parsed": chosen, "right": chosen == item.truth})
+            details.append({"id": item.id, "parsed": chosen, "right": chosen == item.truth})
         metrics = {"accuracy": Metric(Ratio("right", "n"))}
         metrics |= {part: Metric(Ratio(f"{part}:right", f"{part}:n")) for part in PARTS.values()}
         notes = (f"V* Bench by {self.ask}: not comparable with figures of the other protocol",)
