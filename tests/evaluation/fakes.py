@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from airvlm.report import Report
@@ -75,6 +77,31 @@ class FakeVLM:
             return "Yes." if _unit(picture, question) + 0.1 * bias > 0.5 else "No."
         seen = [i for i in range(8) if _unit(picture, i) < 0.8 - 0.05 * bias]
         return " ".join(f"thing{i}" for i in seen)
+
+
+class MortalVLM(FakeVLM):
+    """Kills its process on one picture, `lives` times over all workers; the folder remembers.
+
+    Here and not in the tests: a worker imports what it unpickles, and the tests import torch.
+    """
+
+    def __init__(self, folder: Path, lives: int) -> None:
+        super().__init__()
+        self.folder, self.lives = folder, lives
+
+    def batch(self, requests: Iterable[tuple[Any, str]], **options: Any) -> Iterator[FakeAnswer]:
+        requests = list(requests)
+        dead = len(list(self.folder.iterdir()))
+        if any(str(picture) == "test/11.png" for picture, _ in requests) and dead < self.lives:
+            (self.folder / f"death-{dead}").touch()
+            os._exit(1)
+        return super().batch(requests, **options)
+
+
+def first_come(folder: Path) -> FakeVLM:
+    """A model for the first worker; the others find no room for theirs."""
+    (folder / "taken").touch(exist_ok=False)
+    return FakeVLM()
 
 
 def _unit(*parts: Any) -> float:

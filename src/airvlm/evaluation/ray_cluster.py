@@ -1,7 +1,8 @@
 """Batches answered by the actors of a Ray cluster, one model each; the driver alone writes the store.
 
-The workers' machines therefore need no shared disk for the answers. An actor that dies is restarted by Ray and runs
-its batch again; a batch that keeps killing its worker ends as an error of its items. Needs `airvlm[ray]`.
+The workers' machines therefore need no shared disk for the answers. An actor that dies is restarted by Ray, and its
+batch is asked again; a batch that keeps killing its worker ends as an error of its items. An actor is given a batch
+only when its model is loaded: one that cannot load it is left out, and blames no batch. Needs `airvlm[ray]`.
 """
 
 from __future__ import annotations
@@ -58,33 +59,63 @@ class Cluster:
             ray.init(address=address, log_to_driver=False, logging_level="warning", **local)
         if gpus is None:
             gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= workers else 0.0
-        lasting = {"max_restarts": -1, "max_task_retries": DEATHS - 1}
-        actor = ray.remote(num_cpus=1, num_gpus=gpus, **lasting)(_Actor)
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(_Actor)
         self._actors = [actor.remote(load) for _ in range(workers)]
 
     def facts(self) -> ModelFacts:
-        """Which model the workers hold; waits until the first has loaded it."""
-        found: ModelFacts = self._ray.get(self._actors[0].facts.remote())
-        return found
+        """Which model the workers hold; waits until one of them has loaded it."""
+        loading = [self._loaded(actor) for actor in self._actors]
+        while True:
+            [reference], loading = self._ray.wait(loading, num_returns=1)
+            found: ModelFacts | Exception = self._result(reference)
+            if not isinstance(found, Exception):
+                return found
+            if not loading:
+                raise RuntimeError(f"no worker could load the model: {found}") from found
 
     def work(self, batches: Sequence[Batch], store: Store, done: Callable[[Batch], None]) -> None:
         """Answer all batches; each is stored as soon as it comes back."""
-        waiting, free = deque(batches), deque(self._actors)
-        running: dict[Any, tuple[Any, Batch]] = {}  # reference -> who answers what, one batch each
+        waiting = deque((batch, 0) for batch in batches)  # with how many workers died on it
+        loading = {self._loaded(actor): actor for actor in self._actors}
+        running: dict[Any, tuple[Any, Batch, int]] = {}  # reference -> who answers what, one batch each
+        free: deque[Any] = deque()
         while waiting or running:
             while waiting and free:
-                actor, batch = free.popleft(), waiting.popleft()
-                running[actor.answer.remote(batch)] = (actor, batch)
-            [reference], _ = self._ray.wait(list(running), num_returns=1)
-            actor, batch = running.pop(reference)
-            free.append(actor)
-            try:
-                records = self._ray.get(reference)
-            except self._ray.exceptions.RayActorError:  # Ray has restarted it and tried again, in vain
+                actor, (batch, deaths) = free.popleft(), waiting.popleft()
+                running[actor.answer.remote(batch)] = (actor, batch, deaths)
+            [reference], _ = self._ray.wait([*running, *loading], num_returns=1)
+            result = self._result(reference)
+            died = isinstance(result, Exception)
+            if reference in loading:
+                actor = loading.pop(reference)
+                if not died:
+                    free.append(actor)
+                elif not (loading or running or free):
+                    raise RuntimeError(f"no worker is left that can load the model: {result}") from result
+                continue
+            actor, batch, deaths = running.pop(reference)
+            if not died:
+                free.append(actor)
+            else:
+                loading[self._loaded(actor)] = actor  # Ray restarts it
+                if deaths + 1 < DEATHS:
+                    waiting.append((batch, deaths + 1))
+                    continue
                 reason = f"the worker died {DEATHS} times on this batch"
-                records = [Record(job.question, error=reason) for job in batch.jobs]
-            store.extend(records)
+                result = [Record(job.question, error=reason) for job in batch.jobs]
+            store.extend(result)
             done(batch)
+
+    def _loaded(self, actor: Any) -> Any:
+        """A reference that is there when the actor has its model; an error in its place says that it never will."""
+        return actor.facts.options(max_task_retries=-1).remote()
+
+    def _result(self, reference: Any) -> Any:
+        """What a worker returned, or the error that tells of its death."""
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayActorError as error:
+            return error
 
     def close(self) -> None:
         for actor in self._actors:
