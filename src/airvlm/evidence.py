@@ -28,7 +28,7 @@ ELEMENTS = 2**25  # costs solved at once; more pictures than fit are solved in t
 class Recipe:
     """How tokens become evidence. Symbols are the paper's."""
 
-    top_q: int | float = 0.375  # Q, the prototypes: a count, or a fraction of the picture's K tokens
+    top_q: int | float = 1.0  # Q, the prototypes: a count, or a fraction of the picture's K tokens
     eps: float = 0.03  # entropic regulariser of the transport; small is sharp
     distance: Literal["ot", "cosine"] = "ot"  # of a crop: ot is <T, C>, cosine the mean of C
     tau: float | None = None  # keep crops whose distance is at most tau (at most one of tau, keep, quantile)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 # exp(-C / eps) and its scalings stay inside single precision (1e-38 .. 1e38) while the spread of C / eps is below
 # this; beyond it the potentials are iterated in the log domain.
-SAFE_EXPONENT = 60.0
+SAFE_EXPONENT = 70.0
 CHECK_EVERY = 10  # iterations between two looks at the marginals; a look is the only host sync in the loop
 FIRST_LOOK = 2  # most token sets have converged by then; the later looks follow at 12, 22, ...
 ANNEALING = 4.0  # the log form starts at a large eps and divides by this, each stage warm-starting the next

@@ -282,7 +282,7 @@ def test_the_report_tells_what_was_done_row_by_row() -> None:
 def test_the_transported_report_names_the_decoders_input() -> None:
     _, run = under("llava", AIR(weight=0.5), [list(pictures) for _, pictures in tiny_models.rows()])
     assert run.report.layers == (-1,) and run.report.passes == 1
-    assert [row.tokens for row in run.report.rows] == [6, 0, 12, 6]  # 3/8 of 16
+    assert [row.tokens for row in run.report.rows] == [16, 0, 32, 16]  # every visual token
 
 
 def test_no_crop_within_tau_is_said_with_the_nearest_distance() -> None:

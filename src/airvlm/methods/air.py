@@ -95,7 +95,7 @@ class AIR(Recipe, Method):
     @classmethod
     def transported(cls, **changes: Any) -> Self:
         """Our own, of the same parts: the plan carries each crop's tokens to the visual tokens they match."""
-        return cls._preset({"reading": "carry", "weight": 0.25, "eps": 0.03, "top_q": 0.375}, changes)
+        return cls._preset({"reading": "carry", "weight": 0.25, "eps": 0.03, "top_q": 1.0}, changes)
 
     @classmethod
     def _preset(cls, preset: dict[str, Any], changes: dict[str, Any]) -> Self:
