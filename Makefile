@@ -6,7 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format bench train clean
+.PHONY: demo test check format results bench train clean
 
 # a bundled scene described without and with AIR, and a picture of what AIR looked at
 demo: $(STAMP)
@@ -24,6 +24,12 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# the README's tables: every method and control on the embedded model; resumes (under half an hour on 2 cores)
+METHODS := air air-paper:keep=3 air-lineage:keep=3 memvr vaf vcd air:top_q=0.375 air:keep=6 air-random-crops:keep=6 air-worst-crops:keep=6 \
+	air-shrunk air-other-picture air-noised air-averaged
+results: $(STAMP)
+	$(BIN)/airvlm evaluate tiny-chair tiny-pope --workers 2 --batch-size 64 --out runs/tiny $(METHODS:%=--method %)
 
 # speed and memory: at LLaVA-1.5-7B's widths, then of every method; ratios to vanilla in one run
 bench: $(STAMP)
