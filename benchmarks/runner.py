@@ -2,8 +2,8 @@
 
 Both use the embedded model (or --model), the same processor and the same greedy decoding; the answers must be equal,
 letter by letter. The loop keeps nothing between questions, as scripts do; the runner writes its store. Seconds are
-processor seconds; others on the machine still disturb them through its caches, so that loop and runner take turns for
-some rounds. All ratios are printed, and their median is what counts.
+processor seconds, which a busy machine still disturbs, so that loop and runner take turns for some rounds. All ratios
+are printed, and their median is what counts.
 
     python -m benchmarks.runner [--items 128] [--batch-size 32] [--rounds 3] [--task tiny-chair --task tiny-pope]
 """
