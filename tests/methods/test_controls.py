@@ -77,7 +77,7 @@ def test_spellings_are_single_known_tokens() -> None:
 
 @pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize(
-    "base", [AIR.transported(keep=3, weight=0.5), AIR.paper(keep=3, strength=0.5, top_q=8)]
+    "base", [AIR.transported(keep=3, weight=0.5, top_q=0.5), AIR.paper(keep=3, strength=0.5, top_q=8)]
 )
 def test_every_control_acts_and_differs_from_what_it_controls(llava: Any, name: str, base: AIR) -> None:
     changed = control(name, base)
