@@ -94,9 +94,13 @@ def answer_all(
 def _answer(worker: Worker, todo: list[Batch], store: Store, progress: bool) -> None:
     """Let the worker do what is pending, with rate and time left on standard error."""
     left = pending(todo, store)
+    # even a disabled bar takes a lock, which a forked process that was killed may still hold
+    if not progress or not left:
+        worker(left, store, lambda batch: None)
+        return
     total = sum(len(batch.jobs) for batch in left)
     every = 0.5 if sys.stderr.isatty() else 10.0
-    with tqdm(total=total, disable=not progress or not left, unit="answer", mininterval=every) as bar:
+    with tqdm(total=total, unit="answer", mininterval=every) as bar:
 
         def done(batch: Batch) -> None:
             bar.set_description(f"{batch.jobs[0].question.task} {batch.label}", refresh=False)
