@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from airvlm import AIR
+from airvlm.analysis.resident import begin_peak, peak, resident
 from airvlm.methods.seeing import Seeing
 from airvlm.views import cache_of
 from benchmarks import llava_widths as llava
@@ -28,14 +28,6 @@ READINGS = {
     "air-lineage": lambda: AIR.lineage(layers=(0, 2), keep=3, threshold=0.0),
     "air-transported": AIR.transported,
 }
-
-
-def resident(field: str = "VmRSS") -> int:
-    """Bytes of this process that are in memory (VmRSS), or were at most (VmHWM)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}: this benchmark needs Linux")
 
 
 @torch.no_grad()
@@ -52,7 +44,11 @@ def measure(name: str) -> dict[str, Any]:
     with warm(model, llava.processor(), images=[[llava.picture(1)]]), llava.without_arithmetic(model):
         prefill()
     cache_of(model).clear()
-    before, peak = resident(), resident("VmHWM")
+    begin_peak()
+    prefill()
+    vanilla, before = peak(), begin_peak()
+    if before is None:
+        raise OSError("the kernel does not say what this process holds: this benchmark needs Linux")
     with READINGS[name]()(model, llava.processor(), images=[[image]]) as run:
         with llava.without_arithmetic(model):  # what is held does not depend on the layers' products
             prefill()
@@ -64,7 +60,7 @@ def measure(name: str) -> dict[str, Any]:
         carried = getattr(seeing, "_memory", None)
         if carried is not None and carried[0].data_ptr() != seen.evidence.memory.data_ptr():
             evidence += carried[0].numel() * carried[0].element_size()  # the batch's padded copy
-    return {"held": held, "evidence": evidence, "peak": resident("VmHWM") - peak}
+    return {"held": held, "evidence": evidence, "peak": peak() - vanilla}
 
 
 def main() -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import gc
 import statistics
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ import torch
 from PIL import Image
 
 from airvlm import tiny
+from airvlm.analysis.resident import begin_peak, peak
 from airvlm.analysis.wide import WideLlava
 from airvlm.methods.base import Method
 from airvlm.methods.run import DidNotAct
@@ -31,7 +30,6 @@ from airvlm.vlm import VLM
 __all__ = ["Cost", "Subject", "measure", "vlm_subject", "wide_subject"]
 
 Ask = Callable[[Method | None, Image.Image, int], Report | None]
-STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
@@ -118,42 +116,15 @@ def _asked(subject: Subject, method: Method | None, picture: Image.Image, tokens
 
 def _peak(subject: Subject, method: Method | None, picture: Image.Image, tokens: int) -> int | None:
     """Peak memory of one answer above what was held before it."""
-    gc.collect()
     if subject.device.type == "cuda":
+        gc.collect()
         torch.cuda.reset_peak_memory_stats(subject.device)
         before = torch.cuda.memory_allocated(subject.device)
         _asked(subject, method, picture, tokens)
         return int(torch.cuda.max_memory_allocated(subject.device) - before)
-    if subject.device.type != "cpu" or not STATM.exists():
-        _asked(subject, method, picture, tokens)
-        return None
-    with _Watch() as watch:
-        _asked(subject, method, picture, tokens)
-    return watch.peak
-
-
-class _Watch:
-    """Peak of the process's resident memory above its level at the start, looked at every few milliseconds."""
-
-    def __enter__(self) -> _Watch:
-        self._before = self._resident()
-        self.peak = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-        return self
-
-    def _look(self) -> None:
-        while not self._done.wait(0.003):
-            self.peak = max(self.peak, self._resident() - self._before)
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @staticmethod
-    def _resident() -> int:
-        return int(STATM.read_text().split()[1]) * 4096
+    held = begin_peak() if subject.device.type == "cpu" else None
+    _asked(subject, method, picture, tokens)
+    return None if held is None else max(0, peak() - held)
 
 
 def vlm_subject(vlm: VLM, note: str = "") -> Subject:
