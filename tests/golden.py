@@ -15,3 +15,14 @@ def golden(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"the official input-output pairs are not here: {path}")
     return path
+
+
+# our parser, the column of pope/yesno_parsers.json that it must equal, and what stands there for no verdict
+YESNO_COLUMNS = (
+    ("rucaibox", "rucaibox_pope", ""),
+    ("llava", "llava_eval_pope", ""),
+    ("opera", "opera", ""),
+    ("lmms-eval-mme", "lmms_mme", "other"),
+    ("mme", "mme_official", "other"),
+    ("vlmevalkit", "vlmevalkit", "unknown"),
+)

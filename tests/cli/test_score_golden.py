@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from airvlm import cli
-from tests.golden import FOLDER, golden
+from tests.golden import FOLDER, YESNO_COLUMNS, golden
 
 OBJECTS = "chair/gt_objects_coco2014_trainval.json.gz"
 Figures = dict[str, Any]  # metric -> official value, or a pytest.approx of it
@@ -242,14 +242,7 @@ def _kinds() -> Iterator[Kind]:
     for variant in (None, "rucaibox", "clearsight"):
         yield Kind(answers, "pope", pope, same_cells, questions, variant)
     parsers, unlabelled = "pope/yesno_parsers.json", nothing_but()
-    for variant, column, nothing in (
-        ("rucaibox", "rucaibox_pope", ""),
-        ("llava", "llava_eval_pope", ""),
-        ("opera", "opera", ""),
-        ("lmms-eval-mme", "lmms_mme", "other"),
-        ("mme", "mme_official", "other"),
-        ("vlmevalkit", "vlmevalkit", "unknown"),
-    ):
+    for variant, column, nothing in YESNO_COLUMNS:
         yield Kind(parsers, "pope", unlabelled, same_reading(column, nothing), variant=variant)
     for variant in ("vcd", "clearsight"):
         yield Kind(parsers, "pope", unlabelled, same_verdict(variant), variant=variant)

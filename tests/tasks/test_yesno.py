@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airvlm.tasks.base import Item
 from airvlm.tasks.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
-from tests.golden import golden
+from tests.golden import YESNO_COLUMNS, golden
 
 CELLS = {("yes", "yes"): "TP", ("no", "yes"): "FN", ("no", "no"): "TN", ("yes", "no"): "FP"}
 LABELS: tuple[YesNo, YesNo] = ("yes", "no")
@@ -23,17 +23,7 @@ def _cases() -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize(
-    ("parser", "column", "nothing"),
-    [
-        ("rucaibox", "rucaibox_pope", ""),
-        ("llava", "llava_eval_pope", ""),
-        ("opera", "opera", ""),
-        ("lmms-eval-mme", "lmms_mme", "other"),
-        ("mme", "mme_official", "other"),
-        ("vlmevalkit", "vlmevalkit", "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("parser", "column", "nothing"), YESNO_COLUMNS)
 def test_parsers_read_as_their_scripts(parser: str, column: str, nothing: str) -> None:
     for case in _cases():
         official = case[column].lower()
