@@ -53,16 +53,16 @@ def test_a_verdict_is_recorded_with_its_words_model_and_prompt(tmp_path: Path) -
         Fault(500),
         Fault(503, body=b"<html>bad gateway</html>"),
         Fault(429, {"Retry-After": "0.02"}),
-        Fault(429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}),
+        Fault(429, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
         Fault(200, body=b"not json at all"),
         Fault(200, body=b'{"choices": '),
-        Fault(200, delay=1.0),
+        Fault(200, delay=4.0),
     ],
     ids=["500", "503-html", "429-seconds", "429-date", "garbage", "torn-json", "timeout"],
 )
 def test_a_fault_that_passes_is_tried_again(fault: Fault) -> None:
     with FakeJudge(lambda prompt, n: fault if n < 2 else "3") as fake:
-        verdict = ask(judge_at(fake, timeout=0.25))
+        verdict = ask(judge_at(fake, timeout=1.0 if fault.delay else 30.0))
     assert verdict.value == 3.0
     assert len(fake.requests) == 3
 
