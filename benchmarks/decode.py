@@ -4,7 +4,7 @@ One step reads every weight once. The paper's and the transported reading act in
 looks through the head (0.65 of a layer's weights) after each watched layer until it fires, so its cost depends on
 where that is: at the first look, or never.
 
-    python -m benchmarks.decode [--layers 32] [--repeats 7]
+    python -m benchmarks.decode [--layers 32] [--repeats 7] [--steps 4]
 """
 
 from __future__ import annotations
@@ -33,35 +33,42 @@ def methods(layers: int) -> dict[str, Method | None]:
     }
 
 
-def step(model: Any, method: Method | None, image: Any, features: dict[str, Any]) -> Callable[[], float]:
-    """Seconds of one decode step after a prefill whose layers computed nothing."""
+def step(
+    model: Any, method: Method | None, image: Any, features: dict[str, Any], steps: int
+) -> Callable[[], float]:
+    """Seconds of a decode step, one of several, after a prefill whose layers computed nothing."""
     prompt = llava.prompt()
     length = prompt["input_ids"].shape[1]
-    token = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.ones(1, length + 2, dtype=torch.long)}
 
     def decode(cache: Any) -> None:
-        model(**token, past_key_values=cache, use_cache=True)
+        seen = torch.ones(1, cache.get_seq_length() + 1, dtype=torch.long)
+        model(torch.tensor([[7]]), attention_mask=seen, past_key_values=cache, use_cache=True)
+
+    def several(cache: Any) -> float:
+        decode(cache)  # the first is a warm-up
+        return llava.seconds(lambda: [decode(cache) for _ in range(steps)]) / steps
 
     def job() -> float:
         cache = llava.filled_cache(model, length)
         if method is None:
-            decode(cache)
-            return llava.seconds(lambda: decode(cache))
+            return several(cache)
         with method(model, llava.processor(), images=[[image]]):
             with llava.without_arithmetic(model):
                 model(**prompt, **features, logits_to_keep=1)
-            decode(cache)
-            return llava.seconds(lambda: decode(cache))
+            return several(cache)
 
     return job
 
 
 @torch.no_grad()
 def main() -> None:
-    given = llava.arguments(__doc__ or "", layers=llava.LAYERS, repeats=7)
+    given = llava.arguments(__doc__ or "", layers=llava.LAYERS, repeats=7, steps=4)
     model, image = llava.build(given.layers), llava.picture()
     features = llava.encoded(model, image)
-    jobs = {name: step(model, method, image, features) for name, method in methods(given.layers).items()}
+    jobs = {
+        name: step(model, method, image, features, given.steps)
+        for name, method in methods(given.layers).items()
+    }
     taken = llava.interleaved(jobs, given.repeats)
     over = llava.ratios(taken, "vanilla")
     rows = [
@@ -75,7 +82,11 @@ def main() -> None:
         for name in jobs
     ]
     head = ["method", "seconds", "over vanilla", "spread", "at most"]
-    llava.table(f"Decode step, {given.layers} layers, {given.repeats} interleaved turns", head, rows)
+    llava.table(
+        f"Decode step, {given.layers} layers, {given.repeats} interleaved turns of {given.steps} steps",
+        head,
+        rows,
+    )
     look = llava.HEAD_WEIGHTS / (llava.LAYER_WEIGHTS * given.layers + llava.HEAD_WEIGHTS)
     print(f"by weights read, one look through the head is {look:.3f} of a step; six looks {6 * look:.3f}")
     llava.write(

@@ -139,14 +139,14 @@ def gather(Z: Sequence[Tensor], views: Sequence[Views], recipe: Recipe, *, carry
 def _solve(Z: list[Tensor], views: list[Views], recipe: Recipe, carrying: bool) -> list[Evidence]:
     """Pictures of one shape, together: P of them."""
     device = Z[0].device
-    tokens = torch.stack(Z)  # (P, K, d)
+    tokens = _together(Z)  # (P, K, d)
     P, K, _ = tokens.shape
-    X = torch.stack([v.tokens for v in views]).to(device)  # (P, M, N, d)
+    X = _together([v.tokens for v in views]).to(device)  # (P, M, N, d)
     M = X.shape[1]
     mask = (
         None
         if views[0].mask is None
-        else torch.stack([v.mask for v in views if v.mask is not None]).to(device)
+        else _together([v.mask for v in views if v.mask is not None]).to(device)
     )
     chosen = prototypes(tokens, how_many(recipe.top_q, K))
     H = chosen.gather(tokens)  # (P, Q, d)
@@ -188,6 +188,11 @@ def _solve(Z: list[Tensor], views: list[Views], recipe: Recipe, carrying: bool) 
         )
         for p in range(P)
     ]
+
+
+def _together(tensors: list[Tensor]) -> Tensor:
+    """One tensor of them all; of a single one, as in most prefills, no copy."""
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
 
 
 def _mean(C: Tensor, mask: Tensor | None) -> Tensor:

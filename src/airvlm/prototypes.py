@@ -5,6 +5,7 @@ Pure tensors, batched over any leading dimensions. Knows nothing of models, pict
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,11 @@ class Prototypes:
 
     def gather(self, Z: Tensor) -> Tensor:
         """The kept tokens of Z (..., K, d), as (..., Q, d); rows outside the mask are zero."""
-        kept = torch.take_along_dim(Z, self.indices.unsqueeze(-1), dim=-2)  # (..., Q, d)
-        return kept.masked_fill(~self.mask.unsqueeze(-1), 0)
+        *batch, K, d = Z.shape
+        first = K * torch.arange(math.prod(batch), device=Z.device).view(*batch, 1)  # a row's first token
+        # Whole rows of one long matrix: gathering along a dimension would look up every number by itself.
+        kept = Z.reshape(-1, d)[first + self.indices]  # (..., Q, d)
+        return kept.masked_fill_(~self.mask.unsqueeze(-1), 0)
 
 
 def how_many(q: int | float, K: int) -> int:

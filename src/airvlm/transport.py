@@ -103,7 +103,7 @@ def sinkhorn(
             else:
                 plan = torch.zeros_like(C) if plan.numel() == 0 else plan
                 plan[part] = part_plan
-            cost[part] = torch.linalg.vecdot(part_plan.flatten(1), C[part].flatten(1))
+            cost[part] = _inner(part_plan.flatten(1), C[part].flatten(1))
     if plan.numel() == 0:
         plan = torch.zeros_like(C)
     shapes = (plan.view(*batch, Q, N), cost.view(batch), iterations.view(batch), converged.view(batch))
@@ -114,6 +114,13 @@ def _flat_mask(mask: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Ten
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=like.device)
     return mask.to(like.device).bool().expand(shape).reshape(like.shape[0], shape[-1])
+
+
+def _inner(X: Tensor, Y: Tensor) -> Tensor:
+    """<x, y> of each pair of rows, (B, n) -> (B)."""
+    if X.device.type == "cpu":  # vecdot writes all products first
+        return torch.stack([torch.dot(x, y) for x, y in zip(X, Y, strict=True)])
+    return torch.linalg.vecdot(X, Y)
 
 
 def _weights(mask: Tensor) -> Tensor:
@@ -127,7 +134,7 @@ def _kernel_form(
     """T = diag(u) exp(-C / eps) diag(v): two matrix-vector products an update."""
     # Shifted by the lowest cost, which changes no plan. One allocation for shift, kernel and, at the end, plan:
     # for twelve crops fresh memory costs more than arithmetic.
-    K = torch.addcmul((low / eps)[:, None, None], C, C.new_tensor(-1 / eps)).exp_()  # (B, Q, N)
+    K = (C - low[:, None, None]).mul_(-1 / eps).exp_()  # (B, Q, N)
     state = _Progress(C.shape[0], C.device, tolerance)
     # Row vectors (B, 1, n): a batched product with a single column is ten times slower on a CPU.
     a, b = a.unsqueeze(-2), b.unsqueeze(-2)
