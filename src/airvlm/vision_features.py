@@ -66,7 +66,7 @@ class VisionFeatures:
             return None
         self._stacked = isinstance(features, Tensor)
         self.encoded += len(pieces)
-        return list(features)
+        return [one.clone() for one in features]  # a view would keep the whole batch in memory
 
 
 def per_picture(image_inputs: dict[str, Tensor], pictures: int) -> list[dict[str, Tensor]] | None:
