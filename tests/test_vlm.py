@@ -119,6 +119,13 @@ def test_kept_features_stay_within_their_limit(vlm: VLM) -> None:
     assert kept.encoded == 6
 
 
+def test_a_kept_picture_does_not_hold_the_batch_it_came_in(vlm: VLM) -> None:
+    features = type(vlm.encoder.features)(vlm.model)
+    requests = [vlm.encoder.read(picture(i), "what ?") for i in range(4)]
+    features.attach(vlm.encoder.inputs(requests, pixels=True), list("abcd"))
+    assert features.kept["a"].untyped_storage().nbytes() == features.kept["a"].nbytes
+
+
 def test_streamed_pieces_are_the_answer(vlm: VLM) -> None:
     pieces, stream = [], vlm.stream(picture(1), QUESTION, max_new_tokens=8)
     while True:

@@ -144,9 +144,7 @@ def _solve(Z: list[Tensor], views: list[Views], recipe: Recipe, carrying: bool) 
     X = _together([v.tokens for v in views]).to(device)  # (P, M, N, d)
     M = X.shape[1]
     mask = (
-        None
-        if views[0].mask is None
-        else _together([v.mask for v in views if v.mask is not None]).to(device)
+        None if views[0].mask is None else _together([v.mask for v in views if v.mask is not None]).to(device)
     )
     chosen = prototypes(tokens, how_many(recipe.top_q, K))
     H = chosen.gather(tokens)  # (P, Q, d)

@@ -24,7 +24,7 @@ class VisionFeatures:
     def __init__(self, model: nn.Module, limit: int = 256 * 2**20) -> None:
         self.model = model
         self.encoded = 0  # pictures that went through the vision tower
-        self._kept: Kept[Tensor] = Kept(limit)
+        self.kept: Kept[Tensor] = Kept(limit)
         base: Any = getattr(model, "base_model", model)
         self._encode = getattr(base, "get_image_features", None)
         self._possible = (
@@ -39,7 +39,7 @@ class VisionFeatures:
         pieces = per_picture({name: inputs[name] for name in accepted}, len(keys))
         if pieces is None:
             return inputs
-        found = {key: self._kept[key] for key in keys if key in self._kept}
+        found = {key: self.kept[key] for key in keys if key in self.kept}
         fresh = {key: piece for key, piece in zip(keys, pieces) if key not in found}
         if fresh:
             features = self._features(list(fresh.values()))
@@ -48,7 +48,7 @@ class VisionFeatures:
                 return inputs
             found |= dict(zip(fresh, features))
         for key in keys:
-            self._kept[key] = found[key]
+            self.kept[key] = found[key]
         entries = [found[key] for key in keys]
         output = BaseModelOutputWithPooling(pooler_output=torch.stack(entries) if self._stacked else entries)
         rest = {name: value for name, value in inputs.items() if name != "pixel_values"}
