@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.evidence import Evidence, Recipe, gather, landing
+from airvlm.evidence import Evidence, gather, landing
 from airvlm.patches import Box
 from airvlm.prototypes import prototypes
+from airvlm.recipe import Recipe
 from airvlm.transport import cosine_cost, sinkhorn
 from airvlm.views import Views
 
@@ -182,24 +183,3 @@ def test_no_crops_at_all_is_defined() -> None:
         [found] = gather([tokens(0, K, D)], [nothing], RECIPE, carrying=carrying)
         assert found.count == 0 and found.carried is None
         assert found.distances.shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tau": 0.1, "keep": 2}, "at most one of tau, keep and quantile"),
-        ({"eps": 0.0}, "eps"),
-        ({"top_q": 1.5}, "top_q"),
-        ({"keep": -1}, "keep"),
-        ({"quantile": 2.0}, "quantile"),
-        ({"distance": "manhattan"}, "choose one of ot, cosine"),
-        ({"order": "best"}, "order"),
-        ({"memory": "all"}, "memory"),
-        ({"carry": "bag"}, "carry"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"noise": -1.0}, "noise"),
-    ],
-)
-def test_a_recipe_that_cannot_be_meant_says_what_to_give(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Recipe(**fields)

@@ -12,7 +12,7 @@ import pytest
 from airvlm.cli import run
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE
-from airvlm.evaluation.workers import helpers
+from airvlm.evaluation.workers import working_together
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def touch(folder: str, part: Shard) -> None:
 
 
 def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
-    with helpers(3, functools.partial(touch, str(tmp_path))) as ours:
+    with working_together(3, functools.partial(touch, str(tmp_path))) as ours:
         assert (ours.index, ours.gathers) == (0, True)
         deadline = time.time() + 50
         while len(list(tmp_path.iterdir())) < 2 and time.time() < deadline:

@@ -21,7 +21,7 @@ from airvlm.evaluation.questions import Asked, ModelFacts
 from airvlm.evaluation.ray_cluster import Cluster
 from airvlm.evaluation.run import Run, TaskRun
 from airvlm.evaluation.shards import Shard
-from airvlm.evaluation.workers import helpers
+from airvlm.evaluation.workers import working_together
 from airvlm.tasks import load_task
 from airvlm.vlm import VLM
 
@@ -96,7 +96,7 @@ def evaluate(
         with Cluster(functools.partial(loader, how.device), ray, ray_address) as cluster:
             run = job(place_here, worker=cluster.work, model=cluster.facts())
     elif workers > 1:
-        with helpers(workers, functools.partial(job, progress=False)) as place_here:
+        with working_together(workers, functools.partial(job, progress=False)) as place_here:
             run = job(place_here)
     else:
         run = job(place_here)

@@ -13,11 +13,11 @@ import torch
 
 from airvlm.evaluation.shards import Shard
 
-__all__ = ["helpers"]
+__all__ = ["working_together"]
 
 
 @contextmanager
-def helpers(count: int, work: Callable[[Shard], object]) -> Iterator[Shard]:
+def working_together(count: int, work: Callable[[Shard], object]) -> Iterator[Shard]:
     """Start `count - 1` processes that `work` on their parts; ours is the first, which covers for any that dies.
 
     Torch's threads are divided among them. They are spawned, so `work` and what it holds must be picklable.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from airvlm.evidence import Recipe
 from airvlm.methods.base import Method
 from airvlm.methods.carrying import Carrying
 from airvlm.methods.intervention import Intervention
 from airvlm.methods.reinforcing import ACTIVATIONS, Reinforcing, window
 from airvlm.methods.run import Run
+from airvlm.recipe import Recipe
 
 __all__ = ["AIR", "window"]
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from airvlm.evidence import Evidence, Recipe, gather
+from airvlm.evidence import Evidence, gather
 from airvlm.methods.intervention import Call, Step
 from airvlm.methods.run import Run
 from airvlm.pictures import load_picture
+from airvlm.recipe import Recipe
 from airvlm.views import Glance, Picture, Source, Views, look, picture_key
 
 __all__ = ["Seen", "Sight"]
