@@ -7,7 +7,7 @@ every advantage: our costs, one matrix product, and a stop at our tolerance, whi
 after the first update already) meets earlier than ours (the sum of all marginal errors). "Torch" is the same loop on
 the float32 tensors that a model gives.
 
-    python -m benchmarks.transport [--repeats 7]
+    python -m benchmarks.transport [--repeats 9]
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def ours(C: np.ndarray, eps: float) -> list[float]:
 
 
 def main() -> None:
-    given = llava.arguments(__doc__ or "", repeats=7)
+    given = llava.arguments(__doc__ or "", repeats=9)
     warnings.simplefilter("ignore")  # POT warns where it does not converge; its distance is compared below
 
     X, Y = tokens()
