@@ -8,8 +8,10 @@ import os
 import time
 
 import pytest
+import torch
 
 from airvlm.cli import run
+from airvlm.cli.evaluate import gpu_of
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE
 from airvlm.evaluation.workers import working_together
@@ -50,3 +52,11 @@ def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
 def test_two_ways_of_spreading_the_work_are_refused(capsys):
     assert run(["evaluate", "tiny-chair", "--workers", "2", "--shard", "0/2"]) == 2
     assert "not two of them" in " ".join(capsys.readouterr().err.split())
+
+
+def test_more_processes_than_gpus_share_them(monkeypatch):
+    parts = [Shard(i, 3, helps=True, device=i) for i in range(3)]
+    assert [gpu_of(part) for part in parts] == [None] * 3
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [gpu_of(part) for part in parts] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert gpu_of(Shard()) is None

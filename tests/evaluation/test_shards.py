@@ -22,7 +22,7 @@ def test_a_shard_that_cannot_be_is_refused_with_an_example(text):
 
 def test_a_launcher_is_recognised_by_its_environment():
     shard = Shard.launched({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
-    assert (shard.index, shard.count, shard.device, shard.helps) == (5, 8, "1", True)
+    assert (shard.index, shard.count, shard.device, shard.helps) == (5, 8, 1, True)
     assert Shard.launched({}) == Shard.launched({"RANK": "0", "WORLD_SIZE": "1"}) == Shard()
     with pytest.raises(ValueError, match="WORLD_SIZE"):
         Shard.launched({"RANK": "x", "WORLD_SIZE": "2"})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from airvlm.cli import asking
@@ -115,18 +116,17 @@ def answer_part(
     **how: Any,
 ) -> Run:
     """Our part of an evaluation, on our device; a function of its own, so that other processes can call it."""
-    where = device or (f"cuda:{part.device}" if part.device and _has_cuda() else None)
-    vlm = None if model else loader(where)
+    vlm = None if model else loader(device or gpu_of(part))
     facts = model or ModelFacts.of(vlm)
     return run_evaluation(
         vlm, asked, methods, out_folder or default_folder(facts), shard=part, model=facts, **how
     )
 
 
-def _has_cuda() -> bool:
-    import torch  # loaded with VLM anyway
-
-    return torch.cuda.is_available()
+def gpu_of(part: Shard) -> str | None:
+    """The GPU that a part's process takes; with more processes than GPUs some share one."""
+    gpus = torch.cuda.device_count()
+    return None if part.device is None or not gpus else f"cuda:{part.device % gpus}"
 
 
 def place(shard: str | None) -> Shard:

@@ -23,7 +23,7 @@ class Shard:
     index: int = 0
     count: int = 1
     helps: bool = False  # goes on with the others' parts after its own: for workers of one launch
-    device: str | None = None  # the device that the launcher means for us
+    device: int | None = None  # which of the machine's GPUs the launcher means for us
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -38,11 +38,12 @@ class Shard:
         """Our place among the processes of `accelerate launch` or torchrun; the whole without a launcher."""
         try:
             rank, world = int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1))
+            device = int(environment.get("LOCAL_RANK", rank))
         except ValueError as error:
-            raise ValueError("RANK and WORLD_SIZE are set, but not to numbers") from error
+            raise ValueError("RANK, WORLD_SIZE or LOCAL_RANK is set, but not to a number") from error
         if world <= 1:
             return cls()
-        return cls(rank, world, helps=True, device=environment.get("LOCAL_RANK", str(rank)))
+        return cls(rank, world, helps=True, device=device)
 
     @property
     def whole(self) -> bool:

@@ -24,7 +24,7 @@ def working_together(count: int, work: Callable[[Shard], object]) -> Iterator[Sh
     """
     all_threads = torch.get_num_threads()
     threads = max(1, all_threads // count)
-    parts = [Shard(i, count, helps=True, device=str(i)) for i in range(count)]
+    parts = [Shard(i, count, helps=True, device=i) for i in range(count)]
     context = multiprocessing.get_context("spawn")
     others = [context.Process(target=_help, args=(work, part, threads), daemon=True) for part in parts[1:]]
     for other in others:
