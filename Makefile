@@ -36,7 +36,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 	$(BIN)/airvlm bench methods
 
-# data, vision pre-training, projector alignment and joint training of the embedded model (about 2.5 hours on 2 cores)
+# data, vision pre-training, projector alignment and joint training of the embedded model (about 1.5 hours on 2 cores)
 train: $(STAMP)
 	$(BIN)/python -m training
 
