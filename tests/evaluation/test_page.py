@@ -113,6 +113,17 @@ def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Report) 
     )
 
 
+def test_a_figure_that_saying_less_buys_has_no_best(report: Report) -> None:
+    best = {
+        column.title.split()[0]
+        for sheet in report.paper
+        for i, column in enumerate(sheet.columns)
+        if any(cells[i].best for _, cells in sheet.rows)
+    }
+    assert "recall" in best or "f1" in best
+    assert not best & {"CHAIR_S", "CHAIR_I", "accuracy"}
+
+
 def test_a_model_of_the_paper_stands_beside_its_own_column(tmp_path: Path) -> None:
     runs = [Run.load(small_run(tmp_path, model="Qwen/Qwen-VL-Chat"))]
     sheet = Report.of(runs).paper[0]
