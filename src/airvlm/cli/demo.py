@@ -20,8 +20,8 @@ from airvlm.vlm import VLM, Answer
 
 __all__ = ["checked", "demo", "missed", "wrong"]
 
-# The first test scene on which the model by itself names an object that is not there and AIR does not. It shows what
-# the method can do, not how often; the evaluation says how often.
+# Picked to show what the method can do, not how often: of 1500 test scenes it is one of the 22 in which AIR takes back
+# every invented object and names every missed one. It takes back all invented ones in 190, and invents some in 11.
 SCENE = "test-0149"
 
 
