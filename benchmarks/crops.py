@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from airvlm import AIR
-from airvlm.anatomy import Anatomy
-from airvlm.patches import crop_boxes, crops
-from airvlm.views import cache_of
+from airvlm.methods.air.crops import crop_boxes, crops
+from airvlm.methods.air.views import cache_of
+from airvlm.models.anatomy import Anatomy
 from benchmarks import llava_widths as llava
 
 M, DECODED, QUESTIONS = 12, 64, 6

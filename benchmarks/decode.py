@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from airvlm import AIR
-from airvlm.methods.base import Method
+from airvlm.hooks.method import Method
 from benchmarks import llava_widths as llava
 
 TARGETS = {"air-paper": 1.01, "air-transported": 1.01, "air-lineage, fires at once": 1.05}

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from airvlm import AIR
-from airvlm.analysis.resident import begin_peak, peak, resident
-from airvlm.methods.seeing import Seeing
-from airvlm.views import cache_of
+from airvlm.bench.resident import begin_peak, peak, resident
+from airvlm.methods.air.seeing import Seeing
+from airvlm.methods.air.views import cache_of
 from benchmarks import llava_widths as llava
 
 READINGS = {

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from airvlm import MemVR
-from airvlm.anatomy import Anatomy
-from airvlm.methods.base import Method
-from airvlm.methods.run import DidNotAct
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import DidNotAct
+from airvlm.models.anatomy import Anatomy
 from benchmarks import llava_widths as llava
 
 TARGET = 1.05

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from airvlm import AIR
-from airvlm.methods.base import Method
-from airvlm.methods.run import DidNotAct
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import DidNotAct
 from benchmarks import llava_widths as llava
 
 KEPT = (1, 3, 6, 12)

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from airvlm import VLM
-from airvlm.evaluation.questions import Asked, ModelFacts, batches
+from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.runner import work
 from airvlm.evaluation.store import Store
 from airvlm.methods import parse_method

@@ -19,7 +19,7 @@ import numpy as np
 import ot
 import torch
 
-from airvlm.transport import cosine_cost, sinkhorn
+from airvlm.methods.air.transport import cosine_cost, sinkhorn
 from benchmarks import llava_widths as llava
 
 M, Q, N, d = 12, 100, 576, 4096

@@ -6,8 +6,8 @@ random models have four layers, few tokens and confident logits, so layers and t
 
 from dataclasses import dataclass
 
-from airvlm.methods.air import AIR
-from airvlm.methods.base import Method
+from airvlm.hooks.method import Method
+from airvlm.methods.air.config import AIR
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from airvlm.transport import sinkhorn
+from airvlm.methods.air.transport import sinkhorn
 
 
 @pytest.mark.parametrize("eps", [0.005, 0.1])

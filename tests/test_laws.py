@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.base import Method
-from airvlm.methods.run import Run
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import Run
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 

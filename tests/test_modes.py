@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import CompileConfig, GenerationConfig
 
-from airvlm.methods.base import Method
-from airvlm.methods.run import NeverFired
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import NeverFired
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 

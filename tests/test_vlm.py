@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from airvlm.hooks.run import NeverFired
+from airvlm.images.load import BadPicture
+from airvlm.images.prompts import DESCRIBE
 from airvlm.methods import AIR
-from airvlm.methods.run import NeverFired
 from airvlm.methods.vcd import VCD
-from airvlm.pictures import BadPicture
-from airvlm.prompts import DESCRIBE
 from airvlm.vlm import VLM
 from tests import tiny_models
 from tests.checkpoints import save_llava

@@ -19,7 +19,7 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from tests.models import tiny_ports
+from tests.models.ported import tiny_ports
 
 PAD, BOS, EOS, IMAGE, VIDEO, START, END = 0, 1, 2, 4, 5, 6, 7
 LAYERS, WIDTH, VIEW = 4, 32, 32  # decoder layers, hidden size, pixels a side

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from airvlm.tasks.coco_words import CATEGORIES
+from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.tiny import grammar
 from airvlm.tiny.world import compose
 from training.recipe import Recipe

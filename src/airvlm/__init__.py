@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airvlm.anatomy import Anatomy as Anatomy
+    from airvlm.hooks.method import Method as Method
+    from airvlm.hooks.run import NeverFired as NeverFired
     from airvlm.methods import AIR as AIR
     from airvlm.methods import VAF as VAF
     from airvlm.methods import VCD as VCD
     from airvlm.methods import Composed as Composed
     from airvlm.methods import MemVR as MemVR
     from airvlm.methods import parse_method as parse_method
-    from airvlm.methods.base import Method as Method
-    from airvlm.methods.run import NeverFired as NeverFired
+    from airvlm.models.anatomy import Anatomy as Anatomy
     from airvlm.report import Report as Report
     from airvlm.vlm import VLM as VLM
     from airvlm.vlm import Answer as Answer
@@ -28,12 +28,12 @@ __version__ = "0.1.0"
 # public name -> the module that defines it
 _HOMES = {
     "AIR": "airvlm.methods",
-    "Anatomy": "airvlm.anatomy",
+    "Anatomy": "airvlm.models.anatomy",
     "Answer": "airvlm.vlm",
     "Composed": "airvlm.methods",
     "MemVR": "airvlm.methods",
-    "Method": "airvlm.methods.base",
-    "NeverFired": "airvlm.methods.run",
+    "Method": "airvlm.hooks.method",
+    "NeverFired": "airvlm.hooks.run",
     "Report": "airvlm.report",
     "VAF": "airvlm.methods",
     "VCD": "airvlm.methods",

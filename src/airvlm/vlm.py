@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from airvlm.anatomy import Anatomy
-from airvlm.encoding import Encoder, Pictures, Request, chunks
-from airvlm.loading import fingerprint, load_parts
-from airvlm.methods.base import Method
-from airvlm.prompts import DESCRIBE
+from airvlm.hooks.method import Method
+from airvlm.hooks.streaming import stream_text
+from airvlm.images.inputs import Encoder, Pictures, Request, chunks
+from airvlm.images.prompts import DESCRIBE
+from airvlm.models.anatomy import Anatomy
+from airvlm.models.loading import fingerprint, load_parts
 from airvlm.report import Report
-from airvlm.streaming import stream_text
 
 __all__ = ["VLM", "Answer"]
 

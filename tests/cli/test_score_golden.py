@@ -326,5 +326,6 @@ def test_questions_are_not_mistaken_for_answers(run: Any) -> None:
 def test_no_official_file_is_left_out() -> None:
     golden()
     names = [path.relative_to(FOLDER).as_posix() for path in sorted(FOLDER.rglob("*")) if path.is_file()]
+    names = [name for name in names if not name.startswith("written/")]  # ours, scored in tests of their own
     patterns = [kind.files for kind in KINDS] + list(OTHERS)
     assert [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from airvlm.evaluation.manifest import note
-from airvlm.evaluation.questions import Asked, ModelFacts, batches
+from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.store import Record, Store
 from airvlm.tasks import load_task
 

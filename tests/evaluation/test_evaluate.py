@@ -13,7 +13,7 @@ import pytest
 from fakes import FakeCaptions, FakeMethod, FakeVLM
 
 from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.questions import Asked, ModelFacts, batches
+from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.run import VANILLA, Run
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE, StoreError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import FakeCaptions, FakeQuestions
 
-from airvlm.evaluation.questions import Asked, ModelFacts, batches
+from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.runner import answer, work
 from airvlm.evaluation.store import Store
 from airvlm.methods import AIR, Shorter

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from airvlm.anatomy import Anatomy
-from airvlm.methods.base import Method
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import DidNotAct
 from airvlm.methods.memvr import MemVR, preset
-from airvlm.methods.run import DidNotAct
+from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
 WINDOW = (-1, 2)  # layers 0 and 1 look, 1 and 2 act

@@ -8,11 +8,11 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from airvlm.anatomy import Anatomy
-from airvlm.methods.attention import Columns
-from airvlm.methods.base import Method
+from airvlm.hooks.attention import Columns
+from airvlm.hooks.method import Method
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
+from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
 FORMS = pytest.mark.parametrize("faithful", [False, True], ids=["sign-safe", "faithful"])
@@ -128,7 +128,7 @@ def test_the_vision_tower_and_the_registry_are_left_as_they_were(faithful: bool)
 
 
 def test_the_faithful_form_keeps_the_kernel_and_never_holds_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airvlm.methods import attention
+    from airvlm.hooks import attention
 
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows())
@@ -145,7 +145,7 @@ def test_the_faithful_form_keeps_the_kernel_and_never_holds_scores(monkeypatch: 
 
 
 def test_scores_are_held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airvlm.methods import attention
+    from airvlm.hooks import attention
 
     model, processor = tiny_models.shared("qwen2_5_vl")
     batch = tiny_models.inputs(processor, tiny_models.rows())

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.base import Method
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import DidNotAct
 from airvlm.methods.noise import noised, schedule
-from airvlm.methods.run import DidNotAct
 from airvlm.methods.vcd import VCD, contrast
 from tests import tiny_models
 

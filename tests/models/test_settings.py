@@ -2,7 +2,7 @@
 
 import pytest
 
-from airvlm.methods.air import AIR, window
+from airvlm.methods.air.config import AIR, window
 from airvlm.methods.memvr import MemVR
 from airvlm.models import PORTS
 from airvlm.models.settings import SETTINGS

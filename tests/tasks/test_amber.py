@@ -12,8 +12,8 @@ from airvlm.tasks import load_task
 from airvlm.tasks.amber import Amber
 from airvlm.tasks.amber_yesno import AmberYesNo
 from airvlm.tasks.base import TaskDataMissing
-from airvlm.tasks.lemmas import nouns
-from airvlm.tasks.tokens import tokenize
+from airvlm.tasks.words.lemmas import nouns
+from airvlm.tasks.words.tokens import tokenize
 from tests.golden import golden
 
 

@@ -13,7 +13,7 @@ import pytest
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item, Scores, TaskDataMissing
 from airvlm.tasks.chair import Chair, complete_sentences, seeded_images
-from airvlm.tasks.coco_files import image_id, read_captions, read_objects
+from airvlm.tasks.files.coco import image_id, read_captions, read_objects
 from tests.golden import golden
 
 OPERA = ["llava-1.5_beam5", "llava-1.5_greedy", "llava-1.5_ours", "minigpt4_beam5", "minigpt4_greedy"]

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.page import Report, report_html
-from airvlm.evaluation.questions import Asked
+from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.run import Run
+from airvlm.reporting.page import Report, report_html
 from airvlm.tasks import load_task
 from tests.fake_judge import FakeJudge
 

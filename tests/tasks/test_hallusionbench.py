@@ -9,7 +9,7 @@ import pytest
 
 from airvlm.tasks import TaskDataMissing, load_task
 from airvlm.tasks.hallusionbench import HallusionBench
-from airvlm.tasks.judge import Judge, NoJudge
+from airvlm.tasks.judges.judge import Judge, NoJudge
 from tests.fake_judge import FakeJudge
 from tests.golden import golden
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from airvlm.tasks import TaskDataMissing, load_task
 from airvlm.tasks.gpt4v import GPT4V, read_aspects
-from airvlm.tasks.judge import Judge, NoJudge
+from airvlm.tasks.judges.judge import Judge, NoJudge
 from airvlm.tasks.llava_bench import LLaVABench, read_two_scores
 from airvlm.tasks.mmhal import KINDS, MMHal, read_rating
 from airvlm.tasks.mmvet import MMVet, read_grade

@@ -13,7 +13,7 @@ from PIL import Image
 
 from airvlm.tasks import Item, TaskDataMissing, load_task
 from airvlm.tasks.mmbench import MMBench
-from airvlm.tasks.options import infer_option, strict_option
+from airvlm.tasks.words.options import infer_option, strict_option
 from tests.golden import golden
 
 

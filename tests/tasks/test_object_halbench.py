@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airvlm.tasks.base import Item
-from airvlm.tasks.judge import Judge
+from airvlm.tasks.judges.judge import Judge
 from airvlm.tasks.object_halbench import FILE, REQUESTS, ObjectHalBench, named_objects, read_list
 from tests.fake_judge import FakeJudge
 

@@ -10,8 +10,8 @@ import pytest
 
 from airvlm import tiny
 from airvlm.tasks import load_task
-from airvlm.tasks.coco_words import CATEGORIES, mentions
 from airvlm.tasks.pope_builder import SETTINGS
+from airvlm.tasks.words.objects import CATEGORIES, mentions
 from airvlm.tiny import grammar, world
 
 KINDS = ("existence", "count", "position", "colour")

@@ -7,7 +7,7 @@ from PIL import Image
 from transformers import AutoProcessor, LlavaForConditionalGeneration
 
 from airvlm import tiny
-from airvlm.tasks.coco_words import CATEGORIES
+from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.tiny import grammar
 
 SIZES = {"test": 1500, "calibration": 500, "validation": 200}

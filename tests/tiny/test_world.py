@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from airvlm.tasks.coco_words import CATEGORIES
+from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.tiny import drawing, grammar
 from airvlm.tiny.world import CONTEXTS, OBJECTS, PALETTES, SPRITES, Scene, compose
 

@@ -1,6 +1,6 @@
 """`airvlm ablate`: one method with one thing varied at a time, as tables and curves.
 
-Knows the options and what to print; the sweeps are airvlm.evaluation.ablate.
+Knows the options and what to print; the sweeps are airvlm.evaluation.sweeps.
 """
 
 from pathlib import Path
@@ -12,12 +12,12 @@ from airvlm.cli import asking
 from airvlm.cli import evaluate as evaluating
 from airvlm.cli.console import Failure, emit, err, warn
 from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption
-from airvlm.evaluation import tables
-from airvlm.evaluation.ablate import NAMED, Sweep, parse_sweep
-from airvlm.evaluation.ablate import ablate as run_sweeps
 from airvlm.evaluation.evaluate import BATCH_SIZE
-from airvlm.evaluation.questions import Asked, ModelFacts
-from airvlm.evaluation.sweep_plot import draw_sweep
+from airvlm.evaluation.plan import Asked, ModelFacts
+from airvlm.evaluation.sweeps import NAMED, Sweep, parse_sweep
+from airvlm.evaluation.sweeps import ablate as run_sweeps
+from airvlm.reporting import tables
+from airvlm.reporting.sweep_plot import draw_sweep
 
 __all__ = ["ablate"]
 

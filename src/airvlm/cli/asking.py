@@ -13,10 +13,10 @@ from PIL import Image
 from transformers.utils import logging as transformers_logging
 
 from airvlm.cli.console import Failure
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import NeverFired
+from airvlm.images.load import load_picture
 from airvlm.methods import parse_method
-from airvlm.methods.base import Method
-from airvlm.methods.run import NeverFired
-from airvlm.pictures import load_picture
 from airvlm.vlm import VLM, Answer
 
 __all__ = [

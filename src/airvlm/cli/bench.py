@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from airvlm import tiny
-from airvlm.analysis.efficiency import Cost, Subject, measure, vlm_subject, wide_subject
-from airvlm.analysis.wide import WideLlava
+from airvlm.bench.efficiency import Cost, Subject, measure, vlm_subject, wide_subject
+from airvlm.bench.wide import WideLlava
 from airvlm.cli.asking import chosen_method, load
 from airvlm.cli.console import Failure, emit, err, out
 from airvlm.cli.options import JsonOption

@@ -10,7 +10,7 @@ from rich.text import Text
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import Asking, ImageArgument, JsonOption, MethodsOption, QuestionArgument
-from airvlm.prompts import DESCRIBE
+from airvlm.images.prompts import DESCRIBE
 
 __all__ = ["compare", "marked"]
 

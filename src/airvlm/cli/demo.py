@@ -12,8 +12,8 @@ from airvlm.analysis.look import draw_look
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import Choosing, JsonOption, OutputOption
-from airvlm.tasks.coco_words import mentions
-from airvlm.tasks.tokens import tokenize
+from airvlm.tasks.words.objects import mentions
+from airvlm.tasks.words.tokens import tokenize
 from airvlm.tiny import BundledScene
 from airvlm.tiny.grammar import article
 from airvlm.vlm import VLM, Answer

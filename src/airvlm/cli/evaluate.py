@@ -15,14 +15,14 @@ import typer
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, err, out
 from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption, MethodsOption
-from airvlm.evaluation import tables
 from airvlm.evaluation.evaluate import BATCH_SIZE
 from airvlm.evaluation.evaluate import evaluate as run_evaluation
-from airvlm.evaluation.questions import Asked, ModelFacts
+from airvlm.evaluation.plan import Asked, ModelFacts
 from airvlm.evaluation.ray_cluster import Cluster
 from airvlm.evaluation.run import Run, TaskRun
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.workers import working_together
+from airvlm.reporting import tables
 from airvlm.tasks import load_task
 from airvlm.vlm import VLM
 

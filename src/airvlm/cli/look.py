@@ -13,7 +13,7 @@ from airvlm.cli.options import (
     OutputOption,
     QuestionArgument,
 )
-from airvlm.prompts import DESCRIBE
+from airvlm.images.prompts import DESCRIBE
 
 __all__ = ["check_output", "look"]
 

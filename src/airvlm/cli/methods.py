@@ -17,8 +17,8 @@ from rich.table import Table
 
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import JsonOption, ReadmeOption
+from airvlm.hooks.method import Method
 from airvlm.methods import METHODS
-from airvlm.methods.base import Method
 
 __all__ = ["field_notes", "methods", "methods_markdown"]
 

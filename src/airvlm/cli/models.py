@@ -4,7 +4,7 @@ from rich.table import Table
 
 from airvlm.cli.console import emit, out
 from airvlm.cli.options import JsonOption, ReadmeOption
-from airvlm.families import FAMILIES, REFUSED
+from airvlm.models.families import FAMILIES, REFUSED
 
 __all__ = ["models", "models_markdown"]
 

@@ -36,9 +36,9 @@ def report(
 
     airvlm report runs/llava runs/qwen --out report --answers 100
     """
-    from airvlm.evaluation.page import write_report  # numpy and the tasks: not needed for --help
     from airvlm.evaluation.run import Run
     from airvlm.evaluation.store import StoreError
+    from airvlm.reporting.page import write_report  # numpy and the tasks: not needed for --help
 
     try:
         loaded = [Run.load(folder, data=data) for folder in runs]

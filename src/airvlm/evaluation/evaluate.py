@@ -15,13 +15,13 @@ from typing import Any
 from tqdm import tqdm
 
 import airvlm.methods as registry
-from airvlm.evaluation.curve import TradeOff, trade_off_of
 from airvlm.evaluation.manifest import note
-from airvlm.evaluation.questions import Asked, Batch, ModelFacts, batches
+from airvlm.evaluation.plan import Asked, Batch, ModelFacts, batches
 from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.runner import pending, work
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.trade_off import TradeOff, trade_off_of
 from airvlm.tasks import load_task
 
 __all__ = ["BATCH_SIZE", "Worker", "answer_all", "evaluate", "first_curve", "further"]

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airvlm.evaluation.questions import Asked, ModelFacts
+from airvlm.evaluation.plan import Asked, ModelFacts
 from airvlm.evaluation.store import Json, StoreError
 
 __all__ = ["MANIFEST", "note"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from airvlm.evaluation.questions import Batch, ModelFacts
+from airvlm.evaluation.plan import Batch, ModelFacts
 from airvlm.evaluation.runner import answer
 from airvlm.evaluation.store import Record, Store
 

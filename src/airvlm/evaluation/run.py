@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airvlm.evaluation.curve import AtEqual, TradeOff, against_curve, trade_off_of
 from airvlm.evaluation.manifest import MANIFEST
-from airvlm.evaluation.questions import Asked
+from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.statistics import Draws, Sample, changed
 from airvlm.evaluation.store import Json, Record, Store, StoreError, digest
+from airvlm.evaluation.trade_off import AtEqual, TradeOff, against_curve, trade_off_of
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item, Scores
 

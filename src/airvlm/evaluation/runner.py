@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from airvlm.evaluation.questions import Batch, Job, ModelFacts, noisy
+from airvlm.evaluation.plan import Batch, Job, ModelFacts, noisy
 from airvlm.evaluation.store import Json, Record, Store
-from airvlm.pictures import load_picture
+from airvlm.images.load import load_picture
 
 __all__ = ["answer", "pending", "work"]
 

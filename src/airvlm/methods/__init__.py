@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airvlm.methods.air import AIR
-from airvlm.methods.base import Method
-from airvlm.methods.compose import Composed
-from airvlm.methods.controls import CONTROLS, Shorter, YesNo, control
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import NeverFired, Run
+from airvlm.methods.air.config import AIR
+from airvlm.methods.air.controls import CONTROLS, Shorter, YesNo, control
+from airvlm.methods.composed import Composed
 from airvlm.methods.memvr import MemVR
-from airvlm.methods.run import NeverFired, Run
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
 

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from airvlm.methods.base import Method
-from airvlm.methods.intervention import Call, Intervention, Step
-from airvlm.methods.lens import EntropyLens, Trigger
-from airvlm.methods.run import Run
-from airvlm.methods.tally import Counts, Tally
-from airvlm.reinforcement import Activation, identity, literal_term, norm, term
+from airvlm.hooks.additions import Counts, Tally
+from airvlm.hooks.intervention import Call, Intervention, Step
+from airvlm.hooks.logit_lens import EntropyLens, Trigger
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import Run
+from airvlm.methods.air.reinforcement import Activation, identity, literal_term, norm, term
 from airvlm.report import Report
 
 __all__ = ["PRESETS", "MemVR", "Preset", "preset"]

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from airvlm.methods.attention import Columns, attention_modules, reshaped
-from airvlm.methods.base import Method
-from airvlm.methods.intervention import Call, Intervention, Step
-from airvlm.methods.run import NeverFired, Run
+from airvlm.hooks.attention import Columns, attention_modules, reshaped
+from airvlm.hooks.intervention import Call, Intervention, Step
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import NeverFired, Run
 from airvlm.report import Report
 
 __all__ = ["VAF"]

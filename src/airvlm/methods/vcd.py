@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from airvlm.methods.base import Method
-from airvlm.methods.intervention import Call, Intervention, Step, aside
+from airvlm.hooks.intervention import Call, Intervention, Step, aside
+from airvlm.hooks.method import Method
+from airvlm.hooks.run import Run
 from airvlm.methods.noise import noised, schedule
-from airvlm.methods.run import Run
 from airvlm.report import Report
 
 __all__ = ["VCD", "contrast"]

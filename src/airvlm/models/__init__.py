@@ -1,11 +1,27 @@
-"""The paper's two models that transformers does not have: Qwen-VL(-Chat) and GLM-4V-9B, from their official files.
+"""Models: loading them, their anatomy, and what differs between families.
+
+The paper's two models that transformers does not have, Qwen-VL(-Chat) and GLM-4V-9B, are imported only when asked for:
 
     model, processor = airvlm.models.load("Qwen/Qwen-VL-Chat")
-
-Nothing happens on import. `register()` makes transformers' Auto classes and weight loading know both; `load` calls it.
 """
 
-from .checkpoint import CheckpointError, load
-from .ports import PORTS, Port, recognises, register
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airvlm.models.ported import PORTS as PORTS
+    from airvlm.models.ported import CheckpointError as CheckpointError
+    from airvlm.models.ported import Port as Port
+    from airvlm.models.ported import load as load
+    from airvlm.models.ported import recognises as recognises
+    from airvlm.models.ported import register as register
 
 __all__ = ["PORTS", "CheckpointError", "Port", "load", "recognises", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'airvlm.models' has no attribute {name!r}")
+    return getattr(import_module("airvlm.models.ported"), name)

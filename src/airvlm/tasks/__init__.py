@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .base import Item, Metric, Ratio, Scores, Task, TaskDataMissing
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing
 
 __all__ = ["TASKS", "Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "TaskEntry", "load_task"]
 

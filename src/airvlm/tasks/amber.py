@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_records, read_text
-from .lemmas import nouns
-from .tokens import tokenize
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_records, read_text
+from airvlm.tasks.words.lemmas import nouns
+from airvlm.tasks.words.tokens import tokenize
 
 __all__ = ["Amber", "AmberFiles", "amber_file", "amber_files", "amber_picture", "read_amber_answers"]
 

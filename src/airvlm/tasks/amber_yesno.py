@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .amber import NEED, amber_file, amber_files, amber_picture, read_amber_answers
-from .base import Counts, Item, Metric, Ratio, Scores, Task, read_records
-from .yesno import YesNo, read_yes_no
+from airvlm.tasks.amber import NEED, amber_file, amber_files, amber_picture, read_amber_answers
+from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, Task, read_records
+from airvlm.tasks.words.yesno import YesNo, read_yes_no
 
 __all__ = ["AmberYesNo"]
 

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .base import Counts, Item, Metric, Ratio, Scores, Task, read_text
-from .tokens import tokenize
+from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, Task, read_text
+from airvlm.tasks.words.tokens import tokenize
 
 __all__ = ["BLEU_METRICS", "Bleu", "bleu_counts", "bleu_tokens"]
 
@@ -99,7 +99,7 @@ class Bleu(Task):
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """A JSON object with `hyp` {image: text} and `refs` {image: texts}; or captions, with references as truth."""
-        from .coco_files import read_captions, read_references
+        from airvlm.tasks.files.coco import read_captions, read_references
 
         content = _object(answers)
         if content is not None and "hyp" in content:

@@ -16,11 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_text
-from .bleu import BLEU_METRICS, bleu_counts
-from .coco_files import annotation_files, read_captions, read_objects, read_references
-from .coco_words import Mention, length, mentions
-from .singular import Words
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_text
+from airvlm.tasks.bleu import BLEU_METRICS, bleu_counts
+from airvlm.tasks.files.coco import annotation_files, read_captions, read_objects, read_references
+from airvlm.tasks.words.objects import Mention, length, mentions
+from airvlm.tasks.words.singular import Words
 
 __all__ = ["CHAIR_METRICS", "Chair", "chair_counts", "complete_sentences", "seeded_images"]
 

@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from ..pictures import load_picture
-from .answer_files import answers_by_id, in_order_of
-from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
-from .judge import Question, pairwise, say
-from .judged import JudgedTask, fill, missing, unjudged
+from airvlm.images.load import load_picture
+from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
+from airvlm.tasks.files.answers import answers_by_id, in_order_of
+from airvlm.tasks.judges.judge import Question, pairwise, say
+from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["GPT4V", "read_aspects"]
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .base import UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
-from .judge import Question, say
-from .judged import JudgedTask, fill, missing, recorded
+from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
+from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
 
 __all__ = ["HallusionBench"]
 

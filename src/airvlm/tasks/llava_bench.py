@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .answer_files import answers_by_id, in_order_of
-from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
-from .judge import Question, pairwise, say
-from .judged import JudgedTask, fill, missing, unjudged
+from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
+from airvlm.tasks.files.answers import answers_by_id, in_order_of
+from airvlm.tasks.judges.judge import Question, pairwise, say
+from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["LLaVABench", "read_two_scores"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from .answer_files import answers_by_id, in_order_of, kind_of, read_json, read_table
-from .base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
-from .options import infer_option
-from .spreadsheet import read_spreadsheet
+from airvlm.tasks.base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
+from airvlm.tasks.files.answers import answers_by_id, in_order_of, kind_of, read_json, read_table
+from airvlm.tasks.files.spreadsheet import read_spreadsheet
+from airvlm.tasks.words.options import infer_option
 
 __all__ = ["MMBench"]
 

@@ -14,7 +14,18 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .base import MISSING, UNPARSED, Counts, Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_text
+from airvlm.tasks.base import (
+    MISSING,
+    UNPARSED,
+    Counts,
+    Item,
+    Metric,
+    Ratio,
+    Scores,
+    Task,
+    TaskDataMissing,
+    read_text,
+)
 
 __all__ = ["COGNITION", "HALLUCINATION", "MME", "PERCEPTION"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .base import Item, Metric, Ratio, Scores, TaskDataMissing, read_records
-from .judge import Question, say
-from .judged import JudgedTask, fill, missing, recorded
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, TaskDataMissing, read_records
+from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
 
 __all__ = ["MMHal", "read_rating"]
 

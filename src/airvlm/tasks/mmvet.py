@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .answer_files import answers_by_id, in_order_of, kind_of, read_json, read_table
-from .base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
-from .judge import Question, say
-from .judged import JudgedTask, fill, missing, unjudged
+from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
+from airvlm.tasks.files.answers import answers_by_id, in_order_of, kind_of, read_json, read_table
+from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["CAPABILITIES", "MMVet", "read_grade"]
 

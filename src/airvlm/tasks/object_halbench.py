@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from .base import Item, Metric, Ratio, Scores, read_records
-from .chair import Chair
-from .coco_files import image_id, read_captions, read_objects
-from .coco_words import Mention, mentions
-from .judge import Question, say
-from .judged import JudgedTask, fill, recorded
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, read_records
+from airvlm.tasks.chair import Chair
+from airvlm.tasks.files.coco import image_id, read_captions, read_objects
+from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judged import JudgedTask, fill, recorded
+from airvlm.tasks.words.objects import Mention, mentions
 
 __all__ = ["ObjectHalBench", "named_objects"]
 

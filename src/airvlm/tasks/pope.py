@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .base import Item, Metric, Scores, Task, TaskDataMissing, read_records
-from .pope_builder import SETTINGS, Setting, annotated_objects, build_questions
-from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
+from airvlm.tasks.base import Item, Metric, Scores, Task, TaskDataMissing, read_records
+from airvlm.tasks.pope_builder import SETTINGS, Setting, annotated_objects, build_questions
+from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 
 __all__ = ["PROMPTS", "Pope", "spread"]
 

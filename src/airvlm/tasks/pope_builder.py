@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from .base import read_text
-from .chair import seeded_images
-from .coco_files import annotation_files
+from airvlm.tasks.base import read_text
+from airvlm.tasks.chair import seeded_images
+from airvlm.tasks.files.coco import annotation_files
 
 __all__ = ["SETTINGS", "Setting", "annotated_objects", "build_questions", "pope_question"]
 

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airvlm import tiny
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task
+from airvlm.tasks.chair import CHAIR_METRICS, Chair
+from airvlm.tasks.files.answers import answers_by_id
+from airvlm.tasks.pope import Pope, spread
+from airvlm.tasks.pope_builder import SETTINGS, Setting
+from airvlm.tasks.words.singular import Words
+from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 from airvlm.tiny import grammar
 from airvlm.tiny.world import COLOURS, OBJECTS
-
-from .answer_files import answers_by_id
-from .base import Item, Metric, Ratio, Scores, Task
-from .chair import CHAIR_METRICS, Chair
-from .pope import Pope, spread
-from .pope_builder import SETTINGS, Setting
-from .singular import Words
-from .yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 
 __all__ = ["TinyChair", "TinyPope", "TinyYesNo"]
 

@@ -16,9 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from .answer_files import answers_by_id, in_order_of, read_json
-from .base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_records
-from .options import strict_option
+from airvlm.tasks.base import (
+    MISSING,
+    UNPARSED,
+    Item,
+    Metric,
+    Ratio,
+    Scores,
+    Task,
+    TaskDataMissing,
+    read_records,
+)
+from airvlm.tasks.files.answers import answers_by_id, in_order_of, read_json
+from airvlm.tasks.words.options import strict_option
 
 __all__ = ["VStar"]
 

@@ -1,0 +1,181 @@
+"""What is asked: every item of a task under every method, as questions whose content is their key.
+
+Batches are formed here, from the items alone: they do not depend on what is answered already, on how many workers
+there are or on which of them died, and so neither do the answers. Knows nothing about running a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from airvlm.evaluation.store import Json, Question, digest
+from airvlm.images.load import load_picture
+from airvlm.tasks.base import Item, Task
+
+__all__ = ["Asked", "Batch", "Job", "ModelFacts", "batches", "noisy", "picture_digest", "versions"]
+
+LIKE_LENGTH = 16  # prompts whose lengths fall into one step of this many characters run together
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Which model answers."""
+
+    name: str
+    fingerprint: str
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, vlm: Any) -> ModelFacts:
+        device = getattr(getattr(vlm, "model", None), "device", "cpu")
+        return cls(str(vlm.name), str(vlm.fingerprint), str(device))
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "fingerprint": self.fingerprint, "device": self.device}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task as one command asks it: its items and how they are to be answered."""
+
+    name: str  # as the command line has it
+    task: Task
+    items: list[Item]
+    split: str = "test"
+    limit: int | None = None
+    generation: Json = field(default_factory=dict)  # what goes into every key
+    spec: Json = field(default_factory=dict)  # how to load the task again: variant and options
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        task: Task,
+        *,
+        split: str = "test",
+        limit: int | None = None,
+        max_new_tokens: int | None = None,
+        noise: float = 0.0,  # pictures are disturbed by this much of the full scale, see `noisy`
+        spec: Json | None = None,
+    ) -> Asked:
+        generation: Json = {"max_new_tokens": max_new_tokens or task.max_new_tokens, "do_sample": False}
+        if task.protocol != "text":
+            generation = {"protocol": task.protocol}
+        if noise:
+            generation["noise"] = round(noise, 6)
+        return cls(name, task, task.items(limit, split), split, limit, generation, spec or {})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question with what is needed to ask it."""
+
+    question: Question
+    image: Any
+    options: tuple[str, ...] | None = None  # the likelihood protocol compares these
+    settings: Json = field(default_factory=dict)  # of the task: written into the record
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions that run together under one method."""
+
+    label: str
+    method: Any  # a Method, or None for plain greedy decoding
+    jobs: tuple[Job, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        return [job.question.key for job in self.jobs]
+
+
+def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int) -> list[Batch]:
+    """All questions of a task under one method, in batches of like length."""
+    settings, known = asked.task.settings(), versions()
+    configuration = None if method is None else method.to_json()
+    jobs = []
+    for item in asked.items:
+        question = Question(
+            task=asked.name,
+            item=item.id,
+            picture=picture_digest(item.image),
+            prompt=asked.task.prompt(item),
+            fingerprint=model.fingerprint,
+            method=configuration,
+            generation=asked.generation,
+            versions=known,
+        )
+        options = tuple(item.meta["options"]) if "protocol" in asked.generation else None
+        jobs.append(Job(question, item.image, options, settings))
+    # stable: items about one picture, which tasks list together, stay together, and its features are reused
+    jobs.sort(key=lambda job: len(job.question.prompt) // LIKE_LENGTH)
+    return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]
+
+
+@lru_cache(maxsize=1)
+def versions() -> Json:
+    """Versions of what computes an answer."""
+    return {name: _version(name) for name in ("airvlm", "torch", "transformers", "Pillow")}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        if name != "airvlm":
+            return "absent"
+        from airvlm import __version__  # run from a checkout that is not installed
+
+        return __version__
+
+
+def picture_digest(image: Any) -> str:
+    """A hash of what a picture shows; never raises: an unreadable picture is for the answer to complain about."""
+    if image is None:
+        return ""
+    if isinstance(image, list | tuple):
+        return digest([picture_digest(one) for one in image])[:16]
+    if isinstance(image, Image.Image):
+        content = f"{image.mode} {image.size} ".encode() + image.tobytes()
+    elif isinstance(image, np.ndarray):
+        content = f"{image.dtype} {image.shape} ".encode() + image.tobytes()
+    elif isinstance(image, bytes | bytearray):
+        content = bytes(image)
+    elif isinstance(image, Path) or "://" not in str(image):
+        try:
+            stat = Path(image).stat()
+            return _file_digest(str(image), stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            content = f"unreadable {image}".encode()
+    else:
+        content = str(image).encode()  # an address: its content is not ours to fetch before it is asked about
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@lru_cache(maxsize=65536)
+def _file_digest(path: str, modified: int, size: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def noisy(image: Any, delta: float) -> Any:
+    """The picture with every value moved up or down by `delta` of the full scale, the same way every time.
+
+    The strongest disturbance within that bound that knows nothing of the model; the paper does not say which it used.
+    """
+    if isinstance(image, list | tuple):
+        return [noisy(one, delta) for one in image]
+    if image is None:
+        return None
+    picture = load_picture(image)
+    rng = np.random.default_rng(int(picture_digest(picture), 16))
+    values = np.asarray(picture, dtype=np.float32)
+    signs = 2.0 * rng.integers(0, 2, values.shape) - 1.0
+    return Image.fromarray((values + 255 * delta * signs).round().clip(0, 255).astype(np.uint8))

@@ -1,0 +1,79 @@
+"""The entropy lens: how unsure the model still is at an intermediate layer, and which rows that makes fire.
+
+After a layer, the final norm and the head read its hidden state as if it were the last; the entropy of the ten
+likeliest next tokens, over log 10, is the uncertainty u. Used by MemVR and by AIR's lineage reading alike. Knows
+nothing of what is injected once it fires.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from airvlm.hooks.intervention import Step
+from airvlm.models.anatomy import Anatomy
+
+
+@torch.no_grad()
+def uncertainty(anatomy: Anatomy, h: Tensor, *, top: int = 10, normed: bool = True) -> Tensor:
+    """u = H(softmax of the `top` largest logits) / log(top), in 0..1: h (B, P, d) -> (B, P) float32."""
+    logits = anatomy.head(anatomy.norm(h) if normed else h)  # (B, P, V)
+    top = min(top, logits.shape[-1])
+    log_p = torch.log_softmax(logits.float().topk(top, dim=-1).values, dim=-1)
+    return -(log_p.exp() * log_p).sum(-1) / math.log(top)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When the lens fires."""
+
+    threshold: float = 0.75  # uncertainty u above which a position fires
+    top: int = 10  # tokens whose entropy is taken
+    normed: bool = True  # read through the final norm; some published code leaves it out
+    pooled: bool = False  # one decision a pass, from the sum over the batch at the last position
+
+
+class EntropyLens:
+    """Fires each position at most once a pass, in the first layer whose uncertainty exceeds the threshold.
+
+    A pass's last position decides for all positions before it, as one pass has one decision; positions from
+    `step.start` on (a sequence read again without a cache) decide for themselves, as they did in a pass of their own.
+    Nothing is read back from the device, except on a CPU, where looking is free and saves the layers after all fired.
+    """
+
+    def __init__(self, anatomy: Anatomy, trigger: Trigger) -> None:
+        self.anatomy = anatomy
+        self.trigger = trigger
+        self.highest: Tensor | None = (
+            None  # (B,) largest u seen in this pass at a position that might have fired
+        )
+        self._waiting: Tensor | None = None  # (B, P) positions that have not fired
+
+    def begin(self, step: Step, eligible: Tensor) -> None:
+        """A pass starts. `eligible` (B,): rows that have something to inject."""
+        positions = 1 if self.trigger.pooled else step.length - step.start
+        self._waiting = eligible.unsqueeze(-1).expand(-1, positions)  # (B, P)
+        self.highest = torch.zeros(eligible.shape, device=eligible.device)
+
+    def look(self, step: Step, h: Tensor) -> Tensor | None:
+        """Which positions (B, L) fire on the output h (B, L, d) of a layer; None when surely none does."""
+        waiting, highest = self._waiting, self.highest
+        assert waiting is not None and highest is not None, "begin() comes first in every pass"
+        if waiting.device.type == "cpu" and not bool(waiting.any()):
+            return None
+        waiting, highest = waiting.to(h.device), highest.to(h.device)
+        P = waiting.shape[-1]
+        u = uncertainty(self.anatomy, h[:, -P:], top=self.trigger.top, normed=self.trigger.normed)  # (B, P)
+        u = u.to(h.device)
+        if self.trigger.pooled:
+            u = u.sum(0, keepdim=True).expand_as(u)
+        self.highest = torch.maximum(highest, torch.where(waiting, u, 0.0).amax(-1))
+        fires = waiting & (u > self.trigger.threshold)
+        self._waiting = waiting & ~fires
+        if fires.device.type == "cpu" and not bool(fires.any()):
+            return None
+        before = fires[:, :1].expand(-1, h.shape[1] - P)  # (B, L - P) follow the first that decides
+        return torch.cat([before, fires], -1)  # (B, L)

@@ -1,0 +1,1 @@
+"""AIR, adaptive visual reinforcement, section by section of the paper."""

@@ -1,0 +1,166 @@
+"""Where the parts of a model are: decoder, layers, feed-forwards, final norm, head, image token and encoder.
+
+Parts are found by transformers' own accessors (`get_decoder()`, `get_image_features`, `config.image_token_id`),
+so that no family needs code of its own. This file knows nothing of methods or hooks, and reads no weight.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from airvlm.models.families import FAMILIES, REFUSED, Family
+
+__all__ = ["FAMILIES", "Anatomy", "Family", "UnknownAnatomy"]
+
+Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
+Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
+
+# Key under which `pixels` tells `encode` how many feature entries (tiles) each picture has
+TILES = "tiles"
+
+BY_HAND = (
+    "Pass the parts by hand: Anatomy(family=..., model=model, decoder=..., layers=decoder.layers, "
+    "ffns=[layer.mlp for layer in decoder.layers], norm=decoder.norm, head=model.lm_head, "
+    "image_token_id=..., hidden_size=..., encode=function from the processor's image inputs to one (N, d) "
+    "tensor per picture), and give it as method(model, processor, anatomy=...)."
+)
+
+
+class UnknownAnatomy(ValueError):
+    """The parts of a model could not be found; the message says what to pass by hand."""
+
+
+def processor_pixels(
+    processor: Any, pictures: Sequence[Image.Image], family: Family | None = None
+) -> Mapping[str, Tensor]:
+    """Pictures -> the image inputs of a model, by the image processor of `processor`, one view a picture."""
+    image_processor = getattr(processor, "image_processor", processor)
+    if image_processor is None:
+        raise ValueError("crops need the model's processor to become pixels: pass processor=AutoProcessor...")
+    nested, one_view = (family.nested, dict(family.one_view)) if family else (False, {})
+    images: Any = [[picture] for picture in pictures] if nested else list(pictures)
+    inputs = dict(image_processor(images=images, return_tensors="pt", **one_view))
+    if family and family.tiles_key in inputs:
+        inputs[TILES] = torch.as_tensor(inputs.pop(family.tiles_key)).flatten()
+    return inputs
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The parts of one model that methods read and write. Every field may be given by hand."""
+
+    family: str  # config.model_type
+    model: nn.Module  # the top-level model, whose forward sees input_ids
+    decoder: nn.Module  # the text decoder, whose forward sees inputs_embeds
+    layers: Sequence[nn.Module]
+    ffns: Sequence[nn.Module]  # the feed-forward of each layer: (B, L, d) -> (B, L, d)
+    norm: nn.Module  # the decoder's final norm
+    head: nn.Module  # hidden states -> logits
+    image_token_id: int  # input_ids == image_token_id marks the visual rows
+    hidden_size: int  # d
+    encode: Encode  # the image inputs that `pixels` makes -> one (N, d) tensor per picture
+    pixels: Pixels = processor_pixels  # (processor, pictures) -> image inputs for `encode`
+    plain_pixels: bool = False  # pixel_values is (pictures, 3, H, W), so that crops may be cut from it
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Anatomy":
+        """Find the parts of a transformers model of a known family; raise UnknownAnatomy otherwise."""
+        model = _unwrapped(model)
+        config: Any = getattr(model, "config", None)
+        model_type = str(getattr(config, "model_type", type(model).__name__))
+        if model_type in REFUSED:
+            raise UnknownAnatomy(f"{model_type} cannot be reinforced: {REFUSED[model_type]}.")
+        family = FAMILIES.get(model_type)
+        if family is None:
+            known = ", ".join(FAMILIES)
+            raise UnknownAnatomy(
+                f"model type {model_type!r} is not among the known ones ({known}). {BY_HAND}"
+            )
+        decoder = _call(model, "get_decoder", model_type)
+        layers = _part(decoder, "layers", model_type)
+        ffns = [_part(layer, "mlp", model_type) for layer in layers]
+        head = _call(model, "get_output_embeddings", model_type)
+        if head is None:
+            raise UnknownAnatomy(
+                f"{type(model).__name__} has no language-model head: load the model with "
+                f"AutoModelForImageTextToText. {BY_HAND}"
+            )
+        image_token_id = getattr(config, "image_token_id", None)
+        if image_token_id is None:
+            raise UnknownAnatomy(f"{model_type}: config.image_token_id is not set. {BY_HAND}")
+        return cls(
+            family=model_type,
+            model=model,
+            decoder=decoder,
+            layers=layers,
+            ffns=ffns,
+            norm=_part(decoder, "norm", model_type),
+            head=head,
+            image_token_id=int(image_token_id),
+            hidden_size=int(config.get_text_config().hidden_size),
+            encode=partial(_encode, model),
+            pixels=partial(processor_pixels, family=family),
+            plain_pixels=family.plain_pixels,
+        )
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's and PEFT's wrappers: their `generate` calls it directly."""
+    inner: Any = getattr(model, "_orig_mod", model)
+    if hasattr(inner, "get_base_model"):
+        inner = inner.get_base_model()
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def _part(parent: nn.Module, name: str, model_type: str) -> Any:
+    part = getattr(parent, name, None)
+    if part is None:
+        raise UnknownAnatomy(f"{model_type}: {type(parent).__name__} has no `{name}`. {BY_HAND}")
+    return part
+
+
+def _call(model: nn.Module, name: str, model_type: str) -> Any:
+    accessor = getattr(model, name, None)
+    if accessor is None:
+        raise UnknownAnatomy(f"{model_type}: {type(model).__name__} has no `{name}()`. {BY_HAND}")
+    return accessor()
+
+
+@torch.no_grad()
+def _encode(model: Any, image_inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """Image inputs -> visual tokens as the decoder reads them, (N_i, d) for each picture i."""
+    base: Any = getattr(model, "base_model", model)
+    accepted = inspect.signature(base.get_image_features).parameters
+    device, dtype = _device(base), model.dtype
+    arguments = {
+        name: value.to(device, dtype) if value.is_floating_point() else value.to(device)
+        for name, value in image_inputs.items()
+        if name in accepted and isinstance(value, Tensor)
+    }
+    features = base.get_image_features(**arguments, return_dict=True).pooler_output
+    # A tensor (n, T, d), or a sequence of (T_i, d): either way one entry after the other
+    entries = [entry.reshape(-1, entry.shape[-1]) for entry in features]
+    tiles = image_inputs.get(TILES)
+    if tiles is None:
+        return entries
+    parts = iter(entries)
+    return [torch.cat([next(parts) for _ in range(count)]) for count in tiles.tolist()]
+
+
+def _device(base: Any) -> torch.device:
+    """Where pixels go. Offloaded weights live on `meta` between calls: then where they are run counts."""
+    encoder: nn.Module = base.get_encoder(modality="image") if hasattr(base, "get_encoder") else base
+    for parameter in encoder.parameters():
+        if parameter.device.type != "meta":
+            return parameter.device
+    for module in encoder.modules():
+        place = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if place is not None:
+            return torch.device(place)
+    return torch.device("cpu")

@@ -1,0 +1,1 @@
+"""GLM-4V-9B, on transformers' own GLM decoder."""

@@ -1,0 +1,144 @@
+"""From a name to a model and its processor: the embedded one, a local folder, or a name on the model hub.
+
+Weights are read from safetensors only, and a checkpoint's own code never runs unless asked for. This file knows
+nothing of questions, pictures or methods.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig
+
+from airvlm import tiny
+from airvlm.models import ported as models
+
+__all__ = ["LoadError", "fingerprint", "load_parts"]
+
+# Below this size every byte of a model is hashed; above it a sample of each tensor (hashing 14 GB takes a minute)
+HASH_ALL_BELOW = 512 * 2**20
+SAMPLE = 4096  # elements taken from each tensor of a larger model
+
+
+class LoadError(ValueError):
+    """A model, processor or adapter could not be loaded; the message says why and what to do."""
+
+
+def load_parts(
+    name_or_path: str | Path | None = None,
+    *,
+    adapter: str | Path | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> tuple[nn.Module, Any, str]:
+    """(model in evaluation mode, processor, name). `name_or_path=None` is the embedded model.
+
+    `dtype=None` is float32 on a CPU, where half precision is slow, and the checkpoint's own elsewhere.
+    """
+    name, source = ("tiny", tiny.model_path()) if name_or_path is None else (str(name_or_path), name_or_path)
+    folder = _local_folder(source)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if dtype is None:
+        dtype = torch.float32 if place.type == "cpu" and device_map is None else "auto"
+    where: dict[str, Any] = {"dtype": dtype, "device_map": device_map, **options}
+    config = _config(str(folder or source))
+    if models.recognises(config):
+        model, processor = models.load(folder or str(source), **where)
+    else:
+        model, processor = _from_pretrained(str(folder or source), trust_remote_code, where)
+    if adapter is not None:
+        model = _with_adapter(model, str(adapter))
+    if device_map is None:
+        model = model.to(place)
+    return model.eval(), processor, name if adapter is None else f"{name}+{Path(adapter).name}"
+
+
+def _local_folder(source: str | Path) -> Path | None:
+    """The folder that `source` names, or None for a name on the hub. Raises where a path leads nowhere."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise LoadError(f"{path} is not a model folder: it has no config.json")
+        return path
+    if path.is_file():
+        raise LoadError(f"{path} is a file; give the folder that holds config.json and the safetensors files")
+    # A hub name is `name` or `owner/name`; everything else was meant as a path
+    if (
+        isinstance(source, Path)
+        or path.is_absolute()
+        or str(source).count("/") > 1
+        or str(source)[:1] in ".~"
+    ):
+        raise LoadError(f"no such model folder: {source}")
+    return None
+
+
+def _config(source: str) -> dict[str, Any]:
+    """config.json, which says whether transformers has the model, or we do (airvlm.models)."""
+    try:
+        config: dict[str, Any] = PreTrainedConfig.get_config_dict(source)[0]
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
+    return config
+
+
+def _from_pretrained(source: str, trust_remote_code: bool, where: dict[str, Any]) -> tuple[nn.Module, Any]:
+    try:
+        processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
+        model = AutoModelForImageTextToText.from_pretrained(
+            source, use_safetensors=True, trust_remote_code=trust_remote_code, **where
+        )
+    except (OSError, ValueError, ImportError, KeyError, AttributeError) as error:
+        raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
+    if getattr(processor, "image_processor", None) is None:
+        raise LoadError(f"{source} has no image processor: it is not a vision-language model")
+    return model, processor
+
+
+def _with_adapter(model: nn.Module, adapter: str) -> nn.Module:
+    """The model with a LoRA merged into its weights, so that methods meet an ordinary model."""
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise LoadError("an adapter needs PEFT: pip install airvlm[lora]") from error
+    folder = Path(adapter).expanduser()
+    if folder.is_dir() and not (folder / "adapter_model.safetensors").is_file():
+        raise LoadError(f"{folder} has no adapter_model.safetensors (pickled weights are not loaded)")
+    try:
+        return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    except (OSError, ValueError, KeyError) as error:
+        raise LoadError(f"cannot load the adapter {adapter}: {_first_line(error)}") from error
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of the model's configuration and weights, equal wherever the same weights are loaded."""
+    digest = hashlib.sha256()
+    config = getattr(model, "config", None)
+    if config is not None:
+        # where it was loaded from, and by which version, says nothing of what it computes
+        facts = {
+            k: v for k, v in config.to_dict().items() if k not in {"_name_or_path", "transformers_version"}
+        }
+        digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    tensors = dict(model.state_dict())
+    everything = sum(t.numel() * t.element_size() for t in tensors.values()) <= HASH_ALL_BELOW
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        if tensor.device.type == "meta":
+            continue  # offloaded to disk: its name and shape must do
+        flat = tensor.detach().reshape(-1)
+        if not everything and flat.numel() > SAMPLE:
+            flat = flat[:: flat.numel() // SAMPLE]
+        digest.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Qwen-VL and Qwen-VL-Chat, on transformers' own Qwen2 decoder."""

@@ -1,0 +1,1 @@
+"""Files of answers and annotations, as people have them."""

@@ -1,0 +1,1 @@
+"""Language models as judges, and the file that keeps their verdicts."""

@@ -1,0 +1,1 @@
+"""Words of an answer: tokens, base forms, objects, yes and no, options."""

@@ -1,0 +1,68 @@
+"""What is asked: digests of pictures, disturbed pictures, batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from airvlm.evaluation.plan import Asked, ModelFacts, batches, noisy, picture_digest
+from airvlm.tasks import load_task
+
+rng = np.random.default_rng(0)
+PICTURE = Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8))
+
+
+def test_a_picture_is_known_by_its_content_not_by_its_name(tmp_path):
+    for name in ("a.png", "b.png"):
+        PICTURE.save(tmp_path / name)
+    assert picture_digest(tmp_path / "a.png") == picture_digest(str(tmp_path / "b.png"))
+    Image.new("RGB", (20, 30)).save(tmp_path / "a.png")
+    assert picture_digest(tmp_path / "a.png") != picture_digest(tmp_path / "b.png")
+
+
+def test_every_kind_of_picture_has_a_digest_and_none_raises(tmp_path):
+    kinds = [
+        PICTURE,
+        np.asarray(PICTURE),
+        b"bytes",
+        tmp_path / "missing.png",
+        "http://x/y.png",
+        [PICTURE, PICTURE],
+    ]
+    digests = [picture_digest(kind) for kind in kinds]
+    assert len(set(digests)) == len(kinds) and all(digests)
+    assert picture_digest(None) == ""
+
+
+def test_noise_moves_every_value_by_delta_and_always_the_same_way():
+    grey = Image.new("RGB", (16, 16), (128, 128, 128))
+    moved = np.asarray(noisy(grey, 16 / 255)).astype(int) - 128
+    assert set(np.unique(moved)) == {-16, 16} and abs(moved.mean()) < 3
+    assert np.array_equal(np.asarray(noisy(grey, 16 / 255)), np.asarray(noisy(grey, 16 / 255)))
+    assert noisy(None, 0.1) is None and len(noisy([grey, grey], 0.1)) == 2
+
+
+def test_noise_and_token_cap_change_every_key():
+    task = load_task("fake-captions")
+    model = ModelFacts("fake", "f")
+    keys = [
+        {key for batch in batches(asked, "vanilla", None, model, 16) for key in batch.keys}
+        for asked in (
+            Asked.of("fake-captions", task),
+            Asked.of("fake-captions", task, noise=16 / 255),
+            Asked.of("fake-captions", task, max_new_tokens=3),
+        )
+    ]
+    assert all(len(k) == 40 for k in keys) and len(set.union(*keys)) == 120
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 100])
+def test_batches_hold_every_item_once_and_like_lengths_together(size):
+    asked = Asked.of("fake-questions", load_task("fake-questions"))
+    made = batches(asked, "vanilla", None, ModelFacts("fake", "f"), size)
+    ids = [job.question.item for batch in made for job in batch.jobs]
+    assert sorted(ids) == sorted(item.id for item in asked.items)
+    assert all(len(batch.jobs) == size for batch in made[:-1])
+    lengths = [len(job.question.prompt) // 16 for batch in made for job in batch.jobs]
+    assert lengths == sorted(lengths)

@@ -1,0 +1,134 @@
+"""Pixels that are kept: the model is given what it would have been given, and a picture is processed once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from airvlm.images.cache import Kept
+from airvlm.images.inputs import Encoder, Request
+from airvlm.models.anatomy import Anatomy
+from airvlm.vlm import VLM
+from tests import tiny_models
+from tests.checkpoints import save_llava
+
+OWN_PIXELS = {  # each picture's pixels are its own: a row of them, or patches with their grid
+    "llava",
+    "vipllava",
+    "paligemma",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "glm4v",
+    "glm46v",
+    "glm4v_moe",
+    "qwen",
+    "chatglm",
+}
+
+
+def request(text: str, *seeds: int, size: tuple[int, int] = (48, 40)) -> Request:
+    pictures = tuple(tiny_models.picture(seed, size) for seed in seeds)
+    return Request(pictures, tuple(f"{seed} {size}" for seed in seeds), f"{'<image> ' * len(seeds)}{text}")
+
+
+def batches() -> list[list[Request]]:
+    """Pictures come again in the same batch, in another one, beside others, and in other shapes."""
+    return [
+        [request("what ?", 1), request("how many ?", 2)],
+        [request("is there a dog ?", 1), request("is there a cat ?", 1), request("what ?", 3)],
+        [request("left and right ?", 3, 1), request("what ?", 2, size=(40, 64)), request("what ?", 1)],
+        [request("what ?", 2, size=(40, 64))],
+    ]
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_the_inputs_are_those_of_the_processor_bit_for_bit(family: str) -> None:
+    model, processor = tiny_models.shared(family)
+    encoder = Encoder(model, processor, Anatomy.of(model))
+    for rows in batches():
+        given = encoder.inputs(rows, pixels=True)
+        expected = processor(text=[row.prompt for row in rows], images=[row.pictures for row in rows])
+        assert set(given) == set(expected)
+        assert all(torch.equal(given[name], expected[name]) for name in expected)
+    assert encoder.pixels.possible is (family in OWN_PIXELS)
+    if family in OWN_PIXELS:
+        assert encoder.pixels.processed == 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llava(tmp_path_factory.mktemp("llava"))
+
+
+class Counting:
+    """An image processor that counts the pictures it is given."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.pictures = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, images: Any, **options: Any) -> Any:
+        output = self.inner(images, **options)
+        self.pictures += len(output["pixel_values"])
+        return output
+
+
+def test_many_questions_about_one_picture_process_it_once(folder: Path) -> None:
+    vlm = VLM.load(folder)
+    counting = vlm.processor.image_processor = Counting(vlm.processor.image_processor)
+    requests = [(tiny_models.picture(seed), "what ?") for seed in (1, 1, 2, 1, 2)]
+    first = [answer.text for answer in vlm.batch(requests, batch_size=2, max_new_tokens=4, progress=False)]
+    assert counting.pictures == 2
+    assert vlm.processor.image_processor is counting  # whoever holds the processor finds it unchanged
+    vlm.encoder.forget()
+    assert [vlm.ask(*one, max_new_tokens=4).text for one in requests] == first
+    assert counting.pictures == 4
+
+
+def test_other_settings_of_the_image_processor_are_other_pixels(folder: Path) -> None:
+    encoder = VLM.load(folder).encoder
+    picture = tiny_models.picture(1)
+    lent = encoder.pixels.lend(encoder.processor, {id(picture): "1"}).image_processor
+    plain = lent(images=[picture], return_tensors="pt")["pixel_values"]
+    raw = lent(images=[picture], return_tensors="pt", do_normalize=False)["pixel_values"]
+    assert not torch.equal(plain, raw)
+    assert torch.equal(plain, lent([[picture]], return_tensors="pt")["pixel_values"])
+    assert encoder.pixels.processed == 2
+
+
+def test_a_picture_that_requests_share_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airvlm.images import inputs as encoding
+
+    read: list[Image.Image] = []
+    load = encoding.load_picture
+    monkeypatch.setattr(encoding, "load_picture", lambda source, **given: read.append(source) or load(source))
+    one, two = tiny_models.picture(1), tiny_models.picture(2)
+    encoder = VLM.load(folder).encoder
+    rows = encoder.read_all([(one, "what ?"), ([two, one], "what ?"), (None, "what ?"), (one, "how many ?")])
+    assert read == [one, two]
+    assert [len(row.pictures) for row in rows] == [1, 2, 0, 1]
+    assert rows == [
+        encoder.read(one, "what ?"),
+        encoder.read([two, one], "what ?"),
+        encoder.read(None, "what ?"),
+        encoder.read(one, "how many ?"),
+    ]
+
+
+def test_what_is_kept_stays_within_its_bytes_and_the_latest_stays() -> None:
+    kept: Kept[torch.Tensor] = Kept(limit=3 * 40)
+    for key in "abc":
+        kept[key] = torch.zeros(10)
+    kept["a"] = torch.ones(10)  # used again: now the latest
+    kept["d"] = torch.zeros(10)
+    assert [key for key in "abcd" if key in kept] == ["a", "c", "d"]
+    kept["e"] = torch.zeros(1000)  # too large, but what was just computed is there to be used
+    assert [key for key in "abcde" if key in kept] == ["e"]
+    kept["a"] = torch.zeros(10)
+    assert [key for key in "abcde" if key in kept] == ["a"]

@@ -1,0 +1,138 @@
+"""Crops as tokens: each picture once, known ones from the cache."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from airvlm.methods.air.crops import crop_boxes, crops
+from airvlm.methods.air.views import Glance, ViewCache, Views, cache_of, look, picture_key
+from airvlm.models.anatomy import Anatomy
+from tests import tiny_models
+
+GLANCE = Glance(patches=5)
+
+
+@pytest.fixture
+def llava() -> Any:
+    model, processor = tiny_models.build("llava")
+    return Anatomy.of(model), processor
+
+
+def seen(llava: Any, pictures: list[Any], glance: Glance = GLANCE) -> list[Views]:
+    anatomy, processor = llava
+    return look(anatomy, processor, pictures, [picture_key(p) for p in pictures], glance)
+
+
+def encoded(llava: Any) -> int:
+    return cache_of(llava[0].model).encoded
+
+
+def test_a_view_is_what_the_encoder_makes_of_the_crop(llava: Any) -> None:
+    anatomy, processor = llava
+    picture = tiny_models.picture(1)
+    [views] = seen(llava, [picture])
+    assert views.boxes == tuple(crop_boxes(picture.size, 5))
+    for tokens, crop in zip(views.tokens, crops(picture, views.boxes), strict=True):
+        [alone] = anatomy.encode(anatomy.pixels(processor, [crop]))
+        torch.testing.assert_close(tokens, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_picture_is_encoded_once_however_often_it_is_asked_about(llava: Any) -> None:
+    first = seen(llava, [tiny_models.picture(1), tiny_models.picture(2), tiny_models.picture(1)])
+    assert encoded(llava) == 2
+    assert first[0] is first[2]
+    again = seen(llava, [tiny_models.picture(2)])
+    assert encoded(llava) == 2 and again[0] is first[1]
+
+
+def test_other_crops_are_other_views(llava: Any) -> None:
+    seen(llava, [tiny_models.picture(1)])
+    seen(llava, [tiny_models.picture(1)], replace(GLANCE, plan="random", seed=3))
+    assert encoded(llava) == 2
+
+
+def test_changed_weights_are_encoded_anew(llava: Any) -> None:
+    [before] = seen(llava, [tiny_models.picture(1)])
+    with torch.no_grad():
+        next(llava[0].model.base_model.multi_modal_projector.parameters()).mul_(2)
+    [after] = seen(llava, [tiny_models.picture(1)])
+    assert not torch.equal(before.tokens, after.tokens)
+
+
+def test_chunks_change_nothing(llava: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = [tiny_models.picture(i) for i in range(3)]
+    whole = seen(llava, pictures)
+    cache_of(llava[0].model).clear()
+    monkeypatch.setattr("airvlm.methods.air.views.CHUNK", 4)
+    for one, other in zip(whole, seen(llava, pictures), strict=True):
+        torch.testing.assert_close(one.tokens, other.tokens, rtol=1e-4, atol=1e-5)
+
+
+def test_crops_of_a_pixel_tensor_are_windows_of_it(llava: Any) -> None:
+    anatomy, processor = llava
+    pixels = anatomy.pixels(processor, [tiny_models.picture(1)])["pixel_values"][0]
+    [views] = seen(llava, [pixels], Glance(patches=1))
+    assert views.boxes[0] == (0, 0, 32, 32)  # one window shows all
+    [whole] = anatomy.encode({"pixel_values": pixels[None]})
+    torch.testing.assert_close(views.tokens[0], whole, rtol=1e-3, atol=1e-3)
+
+
+def test_crops_of_unlike_sizes_are_padded_and_masked() -> None:
+    model, processor = tiny_models.build("qwen2_5_vl")
+    [views] = seen((Anatomy.of(model), processor), [tiny_models.picture(1, (160, 60))], Glance(20, "random"))
+    assert views.mask is not None
+    assert views.mask.shape == views.tokens.shape[:2]
+    assert (views.tokens[~views.mask] == 0).all()
+    assert len(set(views.mask.sum(1).tolist())) > 1
+
+
+def test_shrunk_crops_hold_no_detail_that_the_model_did_not_get(llava: Any) -> None:
+    stripes = Image.new("RGB", (256, 256))
+    for x in range(0, 256, 2):  # finer than 32 pixels can show
+        stripes.paste((255, 255, 255), (x, 0, x + 1, 256))
+    flat = Image.new("RGB", (256, 256), (127, 127, 127))
+
+    def apart(glance: Glance) -> float:
+        [one], [other] = seen(llava, [stripes], glance), seen(llava, [flat], glance)
+        return float((one.tokens - other.tokens).norm())
+
+    assert apart(replace(GLANCE, shrunk=True)) < 0.5 * apart(GLANCE)
+
+
+def test_native_resolution_has_no_shrunk_picture() -> None:
+    model, processor = tiny_models.shared("qwen2_5_vl")
+    with pytest.raises(ValueError, match="no shrunk one"):
+        seen((Anatomy.of(model), processor), [tiny_models.picture(1)], replace(GLANCE, shrunk=True))
+
+
+def test_keys_follow_content() -> None:
+    assert picture_key(tiny_models.picture(1)) == picture_key(tiny_models.picture(1).copy())
+    assert picture_key(tiny_models.picture(1)) != picture_key(tiny_models.picture(2))
+    flat = Image.new("RGB", (4, 8)), Image.new("RGB", (8, 4))
+    assert picture_key(flat[0]) != picture_key(flat[1])
+    pixels = torch.rand(3, 4, 4)
+    assert picture_key(pixels) == picture_key(pixels.clone()) != picture_key(pixels + 1)
+    assert picture_key(pixels.bfloat16()) != picture_key(pixels)
+
+
+def test_the_cache_is_bounded_and_forgets_the_least_recently_used() -> None:
+    def views() -> Views:
+        return Views((), (1, 1), torch.zeros(1, 4, 4), None)  # 64 bytes
+
+    cache = ViewCache(limit=200)
+    for key in "abc":
+        cache.put(key, views())
+    assert cache.get("a") is not None
+    cache.put("d", views())
+    assert len(cache) == 3
+    assert cache.get("b") is None
+    assert all(cache.get(key) is not None for key in "acd")
+
+
+def test_one_picture_larger_than_the_bound_is_still_kept() -> None:
+    cache = ViewCache(limit=1)
+    cache.put("a", Views((), (1, 1), torch.zeros(1, 4, 4), None))
+    assert cache.get("a") is not None

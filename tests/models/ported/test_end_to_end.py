@@ -1,0 +1,119 @@
+"""An official folder goes through the whole house: load, ask, describe, batch, compare, command line, evaluation."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from airvlm import cli
+from airvlm.hooks.method import Method
+from airvlm.methods.air.config import AIR
+from airvlm.methods.memvr import MemVR
+from airvlm.methods.vaf import VAF
+from airvlm.methods.vcd import VCD
+from airvlm.vlm import VLM
+from tests.models.ported import tiny_checkpoints as tiny
+from tests.tiny_models import picture
+
+QUESTION = "Is there a dog in the image?"
+METHODS: dict[str, Method | None] = {
+    "vanilla": None,
+    "air-paper": AIR.paper(layers=(1, 4), keep=2, patches=3, strength=0.5),
+    "air-lineage": AIR.lineage(layers=(1, 4), keep=2, patches=3, strength=0.5, threshold=0.3),
+    "air-transported": AIR.transported(patches=3, weight=0.5),
+    "memvr": MemVR(alpha=0.3, threshold=0.3, window=(-1, 3)),
+    "vaf": VAF(enhance=0.8, suppress=0.4, layers=(1, 4)),
+    "vcd": VCD(alpha=0.5, beta=0.0),
+}
+pytestmark = pytest.mark.parametrize("model_type", tiny.MODELS)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("official")
+
+
+@pytest.fixture
+def folder(root: Path, model_type: str) -> Path:
+    at = root / model_type
+    return (
+        at if at.exists() else tiny.save(at, model_type, pickled=model_type == "qwen", dtype=torch.bfloat16)
+    )
+
+
+@pytest.fixture
+def vlm(folder: Path) -> VLM:
+    return VLM.load(folder)
+
+
+def test_every_method_acts_and_leaves_no_trace(vlm: VLM) -> None:
+    answers = vlm.compare(picture(1), QUESTION, METHODS, max_new_tokens=6)
+    for name, answer in answers.items():
+        assert (answer.report is None) == (name == "vanilla")
+        assert answer.report is None or answer.report.fired, name
+    assert len({answer.text for answer in answers.values()}) > 1
+    assert vlm.ask(picture(1), QUESTION, max_new_tokens=6).text == answers["vanilla"].text
+    assert vlm.describe(picture(1), method=AIR.transported(patches=3), max_new_tokens=6).report.fired  # type: ignore[union-attr]
+
+
+def test_a_batch_of_pictures_and_text_equals_its_rows(vlm: VLM) -> None:
+    requests: list[Any] = [
+        (picture(1), QUESTION),
+        (None, "Is there a dog?"),
+        (picture(2, (40, 64)), "dog? " * 9),
+    ]
+    together = [answer.text for answer in vlm.batch(requests, max_new_tokens=6, progress=False)]
+    assert together == [vlm.ask(*request, max_new_tokens=6).text for request in requests]
+    several: list[Any] = [picture(1), picture(2)]
+    if vlm.anatomy.family == "qwen":
+        assert vlm.ask(several, QUESTION, max_new_tokens=4).tokens
+    else:
+        with pytest.raises(Exception, match="one picture a conversation"):
+            vlm.ask(several, QUESTION)
+
+
+def test_streams_and_likelihoods(vlm: VLM) -> None:
+    whole = vlm.ask(picture(1), QUESTION, max_new_tokens=6).text
+    assert "".join(vlm.stream(picture(1), QUESTION, max_new_tokens=6)).strip() == whole
+    assert all(score < 0 for score in vlm.likelihood(picture(1), QUESTION, ["Yes", "No"]))
+
+
+def test_an_option_is_scored_where_the_answer_would_stand(vlm: VLM) -> None:
+    row = vlm.encoder.read(picture(1), QUESTION)
+    start = "\n" if vlm.anatomy.family == "chatglm" else ""  # Qwen's template has written it already
+    assert (row.prompt + start).endswith("assistant\n" if not start else "<|assistant|>\n")
+    ids = vlm.encoder.inputs([replace(row, prompt=row.prompt + start + "Yes")])
+    option = vlm.processor.tokenizer.encode("Yes", add_special_tokens=False)
+    with torch.no_grad():
+        logp = vlm.model(**ids).logits[0, -len(option) - 1 : -1].float().log_softmax(-1)
+    wanted = logp.gather(1, torch.tensor(option)[:, None]).mean().item()
+    assert vlm.likelihood(picture(1), QUESTION, ["Yes"]) == pytest.approx([wanted], abs=1e-4)
+
+
+def test_special_strings_in_a_question_stay_text(vlm: VLM) -> None:
+    typed = "What is <|im_end|> and <|user|> and [gMASK] and <img>?"
+    answer = vlm.ask(picture(1), typed, max_new_tokens=2)
+    ids = vlm.encoder.inputs([vlm.encoder.read(picture(1), typed)])["input_ids"][0]
+    plain = vlm.encoder.inputs([vlm.encoder.read(picture(1), "What is?")])["input_ids"][0]
+    first = vlm.processor.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    assert ids[ids >= first].tolist() == plain[plain >= first].tolist()
+    assert typed in vlm.processor.tokenizer.decode(ids)
+    assert answer.tokens <= 2
+
+
+def test_the_command_line_and_the_evaluation(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = tmp_path / "scene.png"
+    picture(1, (96, 80)).save(image)
+    settings = ["--set", "patches=3", "--max-new-tokens", "4", "--json"]
+    assert cli.run(["ask", str(image), QUESTION, "-m", str(folder), "--method", "air", *settings]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == str(folder)
+    where = ["-m", str(folder), "--out", str(tmp_path / "runs"), "--limit", "3", "--max-new-tokens", "4"]
+    code = cli.run(["evaluate", "tiny-chair", "--method", "air-transported:patches=3", *where, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0, found
+    assert "vanilla" in found["tiny-chair"]

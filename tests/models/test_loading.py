@@ -1,0 +1,123 @@
+"""Loading: what a model may be loaded from, what is refused, and when two models are the same."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from airvlm.methods import AIR
+from airvlm.models.loading import LoadError, fingerprint, load_parts
+from airvlm.vlm import VLM
+from tests import tiny_models
+from tests.checkpoints import save_llava
+
+QUESTION = "is there a fork in the image ?"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llava(tmp_path_factory.mktemp("llava"))
+
+
+def test_equal_weights_have_equal_fingerprints_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+    model, _, name = load_parts(folder)
+    again = save_llava(tmp_path / "copy")
+    assert name == str(folder)
+    assert fingerprint(model) == fingerprint(load_parts(again)[0])
+
+
+def test_one_changed_weight_changes_the_fingerprint(folder: Path) -> None:
+    model, _, _ = load_parts(folder)
+    before = fingerprint(model)
+    with torch.no_grad():
+        next(iter(model.parameters())).view(-1)[-1] += 1e-3
+    assert fingerprint(model) != before
+
+
+def test_on_a_cpu_weights_are_float32_unless_asked_otherwise(folder: Path, tmp_path: Path) -> None:
+    half = save_llava(tmp_path / "half", dtype=torch.float16)
+    assert load_parts(half)[0].dtype == torch.float32
+    assert load_parts(folder, dtype=torch.bfloat16)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/no/such/folder", "no such model folder"),
+        ("./nowhere", "no such model folder"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_not_taken_for_a_name(name: str, message: str) -> None:
+    with pytest.raises(LoadError, match=message):
+        load_parts(name)
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"no config\.json"):
+        load_parts(tmp_path)
+
+
+def test_a_file_is_refused(folder: Path) -> None:
+    with pytest.raises(LoadError, match="give the folder"):
+        load_parts(folder / "config.json")
+
+
+def test_pickled_weights_are_refused(folder: Path, tmp_path: Path) -> None:
+    copy = save_llava(tmp_path / "pickled")
+    model, _, _ = load_parts(copy)
+    (copy / "model.safetensors").unlink()
+    torch.save(model.state_dict(), copy / "pytorch_model.bin")
+    with pytest.raises(LoadError, match="safetensors"):
+        load_parts(copy)
+
+
+def test_a_checkpoint_without_a_template_is_asked_in_llavas_own_form(tmp_path: Path) -> None:
+    vlm = VLM.load(save_llava(tmp_path / "plain", template=None))
+    answer = vlm.ask(tiny_models.picture(1), "what ?", max_new_tokens=2)
+    assert answer.prompt == "USER: <image>\nwhat ? ASSISTANT:"
+
+
+def lora(folder: Path, target: Path) -> Path:
+    """A random LoRA on the attention of a checkpoint, as a fine-tune against hallucination would leave it."""
+    model, _, _ = load_parts(folder)
+    torch.manual_seed(3)
+    config = LoraConfig(r=2, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(target)
+    return target
+
+
+def test_an_adapter_acts_and_air_acts_on_top_of_it(folder: Path, tmp_path: Path) -> None:
+    adapter = lora(folder, tmp_path / "lora")
+    base, tuned = VLM.load(folder), VLM.load(folder, adapter=adapter)
+    picture = tiny_models.picture(1)
+    assert tuned.name == f"{folder}+lora"
+    assert tuned.fingerprint != base.fingerprint
+    vanilla = tuned.ask(picture, QUESTION, max_new_tokens=8)
+    assert vanilla.text != base.ask(picture, QUESTION, max_new_tokens=8).text
+    air = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
+    report = tuned.ask(picture, QUESTION, method=air, max_new_tokens=8).report
+    assert report is not None
+    assert report.fired
+    likely = tuned.likelihood(picture, QUESTION, ["yes", "no"])
+    assert tuned.likelihood(picture, QUESTION, ["yes", "no"], method=air) != likely
+    off = replace(air, strength=0.0)
+    assert tuned.likelihood(picture, QUESTION, ["yes", "no"], method=off) == likely
+    assert tuned.likelihood(picture, QUESTION, ["yes", "no"]) == likely
+
+
+def test_an_adapter_with_pickled_weights_is_refused(folder: Path, tmp_path: Path) -> None:
+    adapter = lora(folder, tmp_path / "lora")
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    with pytest.raises(LoadError, match="pickled"):
+        VLM.load(folder, adapter=adapter)
+
+
+def test_weights_sharded_over_devices_answer_alike(folder: Path) -> None:
+    picture = tiny_models.picture(1)
+    mapped = VLM.load(folder, device_map="cpu", dtype=torch.float32)
+    assert (
+        mapped.ask(picture, QUESTION, max_new_tokens=6).text
+        == VLM.load(folder).ask(picture, QUESTION, max_new_tokens=6).text
+    )

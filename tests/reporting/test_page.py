@@ -1,0 +1,235 @@
+"""The report: the same figures in four formats, one page that loads nothing, and nothing of a run taken for markup."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from airvlm.cli import run as command_line
+from airvlm.evaluation.run import Run
+from airvlm.evaluation.store import Store
+from airvlm.reporting.page import (
+    Report,
+    report_csv,
+    report_html,
+    report_latex,
+    report_markdown,
+    write_report,
+)
+from tests.evaluation.small_run import HOSTILE, small_run
+from tests.reporting.chromium import laid_out
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run.load(small_run(tmp_path_factory.mktemp("small"), hostile=True))
+
+
+@pytest.fixture(scope="module")
+def report(run: Run) -> Report:
+    return Report.of([run])
+
+
+@pytest.fixture(scope="module")
+def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report([run], tmp_path_factory.mktemp("page"))["html"]
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and whether they nest."""
+
+    EMPTY = ("meta", "img", "input", "br", "path", "rect", "circle")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "input", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes another tag"
+
+
+def test_the_page_is_well_formed_and_needs_nothing_besides_itself(page: Path) -> None:
+    tags = Tags(page.read_text())
+    assert tags.open == []
+    for tag, attributes in tags.found:
+        for name in ("src", "href", "srcset", "action", "data"):
+            value = attributes.get(name) or ""
+            assert not value or value.startswith(("#", "data:image/jpeg;base64,")), (tag, name, value[:50])
+    assert "url(" not in page.read_text()
+    assert "@import" not in page.read_text()
+
+
+def test_what_a_model_said_is_shown_and_never_run(page: Path) -> None:
+    text = page.read_text()
+    assert HOSTILE not in text
+    assert "&lt;script&gt;document.title=" in text
+    assert sum(tag == "script" for tag, _ in Tags(text).found) == 1
+    assert not any(name.startswith("on") for _, attributes in Tags(text).found for name in attributes)
+
+
+def test_hostile_names_do_not_become_markup(run: Run) -> None:
+    name = '<b onclick="x">"air" & co</b>'
+    task = run.tasks["chair"]
+    hostile = replace(task, methods={**task.methods, name: task.methods["air"]}, _scores={}, _samples={})
+    text = report_html(Report.of([replace(run, tasks={"chair": hostile})]), answers=2)
+    assert "onclick" not in " ".join(" ".join(attributes) for _, attributes in Tags(text).found)
+    assert "&lt;b onclick=&quot;x&quot;&gt;" in text
+
+
+def test_only_the_pages_own_script_may_run(page: Path) -> None:
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page.read_text())
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    assert re.search(r"script-src 'sha256-[\w+/=]{44}'", policy[1])
+
+
+def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Report) -> None:
+    sheet = report.paper[0]
+    assert sheet.title == "chair, laid out as the paper's Table 1 (64 tokens)"
+    rows = dict(sheet.rows)
+    theirs = [cell.text for cell, column in zip(rows["air"], sheet.columns) if column.paper]
+    assert theirs == ["18.4", "5.7", "14.4", "66.7"]
+    assert any("the paper's own figures, not measured here" in note for note in sheet.notes)
+    assert any("compared in direction only" in note for note in sheet.notes)
+    assert all(
+        cell.under.startswith("[") for cell, column in zip(rows["air"], sheet.columns) if not column.paper
+    )
+
+
+def test_a_figure_that_saying_less_buys_has_no_best(report: Report) -> None:
+    best = {
+        column.title.split()[0]
+        for sheet in report.paper
+        for i, column in enumerate(sheet.columns)
+        if any(cells[i].best for _, cells in sheet.rows)
+    }
+    assert "recall" in best or "f1" in best
+    assert not best & {"CHAIR_S", "CHAIR_I", "accuracy"}
+
+
+def test_a_model_of_the_paper_stands_beside_its_own_column(tmp_path: Path) -> None:
+    runs = [Run.load(small_run(tmp_path, model="Qwen/Qwen-VL-Chat"))]
+    sheet = Report.of(runs).paper[0]
+    assert {column.group for column in sheet.columns if column.paper} == {"the paper: Qwen-VL-Chat"}
+    assert not any("direction only" in note for note in sheet.notes)
+
+
+def test_every_format_holds_the_same_figures(run: Run, report: Report) -> None:
+    value = run.tasks["chair"].scores("air").metrics["CHAIR_S"]
+    rows = list(csv.DictReader(io.StringIO(report_csv(report))))
+    mine = next(r for r in rows if (r["task"], r["method"], r["metric"]) == ("chair", "air", "CHAIR_S"))
+    assert float(mine["value"]) == pytest.approx(value, rel=1e-5)
+    assert float(mine["low"]) <= value <= float(mine["high"])
+    assert mine["at_equal"] != ""
+    for text in (report_markdown(report), report_latex(report), report_html(report, answers=0)):
+        assert f"{value:.1f}" in text
+    n = sum(len(task.scores(label).definitions) for task in run.tasks.values() for label in task.methods)
+    assert len(rows) == n
+
+
+def test_the_settings_are_there_in_full(page: Path, run: Run) -> None:
+    text = page.read_text().replace("&quot;", '"')
+    for said in (
+        '"fingerprint": "ffffffffffffffff"',
+        '"tau": 0.06',
+        '"max_new_tokens": 64',
+        '"words": "pattern"',
+    ):
+        assert said in text, said
+    assert "Please describe this image in detail." in text
+
+
+def test_hallucinated_objects_are_marked_and_true_ones_too(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r'<mark class="absent" title="fork: not in the picture">fork</mark>', text)
+    assert re.search(r'<mark class="there" title="dog: in the picture">baby dog</mark>', text)
+
+
+def test_a_run_that_failed_says_so_on_top(run: Run) -> None:
+    task = run.tasks["chair"]
+    broken = replace(task, answers={}, _scores={}, _samples={})
+    text = report_html(Report.of([replace(run, tasks={"chair": broken})]), answers=3)
+    assert "Not to be trusted yet" in text
+    assert "nothing answered" in text
+    assert "not answered" in text
+
+
+def test_several_runs_stand_side_by_side_and_caps_make_a_plot(run: Run, tmp_path: Path) -> None:
+    longer = Run.load(small_run(tmp_path, max_new_tokens=128))
+    report = Report.of([run, longer])
+    groups = {column.group for column in report.paper[0].columns if not column.paper}
+    assert groups == {"small-model, at most 64 tokens", "small-model, at most 128 tokens"}
+    assert any("by the cap" in caption for caption, _ in report.figures)
+
+
+def test_every_plot_is_drawn(report: Report) -> None:
+    captions = " ".join(caption for caption, _ in report.figures)
+    for said in (
+        "difference to vanilla",
+        "CHAIR_S over recall",
+        "short and long answers",
+        "precision over recall",
+    ):
+        assert said in captions
+    assert all(svg.startswith("<svg") and "NaN" not in svg and "nan" not in svg for _, svg in report.figures)
+
+
+def test_report_is_the_same_twice(run: Run) -> None:
+    assert report_html(Report.of([run])) == report_html(Report.of([run]))
+
+
+def test_the_command_writes_four_files(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["report", str(run.folder), "--out", str(tmp_path), "--answers", "2", "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert {Path(path).name for path in files.values()} == {
+        "report.html",
+        "report.md",
+        "report.csv",
+        "report.tex",
+    }
+    assert all(Path(path).stat().st_size > 500 for path in files.values())
+    assert (tmp_path / "report.html").read_text().count("<article") == 4
+
+
+def test_a_folder_without_a_run_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Store(tmp_path).close()
+    assert command_line(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "holds no run" in said
+    assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("width", [375, 1200])
+def test_in_a_browser_nothing_sticks_out_and_the_filter_works(page: Path, width: int) -> None:
+    choose = """
+      page.getElementById("wrong").click();
+      const some = page.getElementById("count").textContent;
+      page.getElementById("wrong").click();
+      return [some, page.getElementById("count").textContent, page.querySelectorAll("svg").length];
+    """
+    seen = laid_out(page, width, choose)
+    assert seen["inner"] == width
+    assert seen["outside"] == []
+    assert seen["width"] <= width
+    assert seen["title"] == "airvlm: small-model", "nothing that a model said was run"
+    some, all_of_them, plots = seen["said"]
+    assert all_of_them == "64 shown"
+    assert 0 < int(some.split()[0]) < 64
+    assert plots == 4
