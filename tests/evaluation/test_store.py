@@ -14,8 +14,8 @@ import time
 
 import pytest
 
-from airvlm.evaluation import store as store_module
 from airvlm.evaluation.store import FILE, Question, Record, Store, StoreError
+from airvlm.storage import jsonl
 
 QUESTION = Question(
     task="pope",
@@ -121,8 +121,8 @@ def test_a_full_disk_is_said_plainly_and_leaves_the_file_as_it_was(tmp_path, mon
             return real(descriptor, part)
 
         real = os.write
-        monkeypatch.setattr(store_module.os, "write", write)
-        with pytest.raises(StoreError, match=r"disk is full.*1 answers before it are safe.*same command"):
+        monkeypatch.setattr(jsonl.os, "write", write)
+        with pytest.raises(StoreError, match=r"disk is full.*1 records before it are safe.*same command"):
             store.extend([record(2), record(3)])
         monkeypatch.undo()
         assert (tmp_path / FILE).read_bytes() == before
@@ -148,7 +148,7 @@ except StoreError as error:
 def test_a_write_that_the_system_cuts_short_is_taken_back(tmp_path):
     code = LIMITED.format(tests=os.path.dirname(__file__), folder=str(tmp_path))
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "1 answers before it are safe" in out
+    assert "1 records before it are safe" in out
     assert (tmp_path / FILE).read_bytes() == record(1).to_line()
 
 
@@ -164,10 +164,10 @@ def test_without_locks_a_writer_keeps_a_file_of_its_own_and_all_are_read(tmp_pat
     with Store(tmp_path) as store:
         store.extend([record(1)])
 
-    def flock(*_: object) -> None:
+    def no_lock(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(store_module.fcntl, "flock", flock)
+    monkeypatch.setattr(jsonl.FileLock, "acquire", no_lock)
     with Store(tmp_path) as store:
         assert record(1).key in store
         store.extend([record(2)])

@@ -4,33 +4,28 @@ A record is one answer of one method to one item, with everything that could hav
 hash of exactly those things, so that a run resumes by asking which keys are missing. The store knows nothing
 about tasks, scores or models.
 
-Every write happens under the file's lock, as whole lines, after reading what other processes appended: a key
-is written once, whoever answers it. A line torn by a killed writer is cut off by the next one. A full disk
-leaves the file as it was.
+A key is written once, whoever answers it; how the file survives kills, full disks and other writers is told in
+airvlm.storage.jsonl.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
-import fcntl
 import functools
 import hashlib
 import json
 import os
-import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from airvlm.storage.jsonl import JsonLines, StoreError
+
+__all__ = ["FILE", "Json", "Question", "Record", "Store", "StoreError", "digest"]
 
 FILE = "answers.jsonl"
 Json = dict[str, Any]
-
-
-class StoreError(OSError):
-    """The answer file cannot be written; what it holds is intact."""
 
 
 def digest(content: Any) -> str:
@@ -95,24 +90,27 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str], *, readonly: bool = False) -> None:
         self.folder = Path(folder)
-        self.broken = (
-            0  # complete lines that are no records (a damaged file): their items count as unanswered
-        )
         self._records: dict[str, Record] = {}
-        self._offset = 0  # bytes of our file already read; always at the start of a line
-        self._file: BinaryIO | None = None
-        if not readonly:
-            self._file = self._open(self.folder / FILE)
-        elif not any(self.folder.glob("answers*.jsonl")):
+        self._lines = JsonLines(self.folder / FILE, self._take, others="answers*.jsonl")
+        self._readonly = readonly
+        if readonly and not self._lines.exists():
             raise StoreError(f"{self.folder} holds no answers: expected {self.folder / FILE}")
-        self._read_others()
-        if self._file is None:
-            self.refresh()
+        if readonly:
+            self._lines.refresh()
         else:
-            with self._locked(self._file):  # a resumed run with nothing left to write still mends the file
-                self._repair()
+            try:
+                with self._lines.locked():  # a resumed run with nothing left to write still repairs the file
+                    pass
+            except StoreError as error:
+                raise StoreError(f"{error} (another folder with --out)") from error
+        self._lines.refresh_others()
 
     # -- reading
+
+    @property
+    def broken(self) -> int:
+        """Complete lines that are no records (a damaged file): their items count as unanswered."""
+        return self._lines.broken
 
     def __contains__(self, key: str) -> bool:
         """Whether the key has an answer; an error does not count, so that the next run tries again."""
@@ -129,120 +127,34 @@ class Store:
         return self._records.get(key)
 
     def refresh(self) -> None:
-        """Read the whole lines that other processes appended since the last look."""
-        path = Path(self._file.name) if self._file else self.folder / FILE
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._offset:  # someone edited the file: start over
-                self._offset = 0
-            file.seek(self._offset)
-            self._offset += self._take(file.read())
+        """Read what other processes appended since the last look."""
+        self._lines.refresh()
 
-    def _take(self, content: bytes) -> int:
-        """Take the whole lines in `content`; returns how many bytes they are (a torn last line is left)."""
-        whole = content.rfind(b"\n") + 1
-        for line in content[:whole].splitlines():
-            if not line.strip():
-                continue
-            try:
-                record = Record.from_line(line)
-            except (ValueError, KeyError, TypeError):
-                self.broken += 1
-                continue
-            if (
-                record.key not in self or record.error is None
-            ):  # an answer outlives an error, never the reverse
-                self._records[record.key] = record
-        return whole
-
-    def _read_others(self) -> None:
-        """Files of machines that could not share ours, or copied in by hand: `answers.<anything>.jsonl`."""
-        own = self._file.name if self._file else str(self.folder / FILE)
-        for path in sorted(self.folder.glob("answers*.jsonl")):
-            if str(path) != own:
-                self._take(path.read_bytes())
+    def _take(self, line: bytes) -> None:
+        record = Record.from_line(line)
+        if record.key not in self or record.error is None:  # an answer outlives an error, never the reverse
+            self._records[record.key] = record
 
     # -- writing
 
     def extend(self, records: Iterable[Record]) -> int:
         """Append the records that the store lacks, in one write; returns how many were new."""
-        if self._file is None:
+        if self._readonly:
             raise StoreError(f"{self.folder} was opened for reading only")
-        with self._locked(self._file):
-            self._repair()
+        with self._lines.locked():
             lines: dict[str, bytes] = {}
             for record in records:
                 held = self._records.get(record.key)
                 if held is None or (held.error is not None and held.error != record.error):
                     lines[record.key] = record.to_line()
-            self._append(b"".join(lines.values()))
-            self.refresh()
+            self._lines.append(lines.values())
         return len(lines)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._lines.close()
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _open(self, path: Path) -> BinaryIO:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {path}: {error.strerror}; choose another folder with --out"
-            ) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(file, fcntl.LOCK_UN)
-        except BlockingIOError:
-            pass  # another process is writing: locks work
-        except OSError:  # a file system without locks: a file of our own needs none
-            file.close()
-            return path.with_name(f"answers.{socket.gethostname()}.{os.getpid()}.jsonl").open(
-                "ab", buffering=0
-            )
-        return file
-
-    @contextlib.contextmanager
-    def _locked(self, file: BinaryIO) -> Iterator[None]:
-        with contextlib.suppress(OSError):  # no locks here: the file is ours alone, see _open
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)
-
-    def _repair(self) -> None:
-        """Cut off a torn last line. We hold the lock, so its writer is dead and its items are pending."""
-        assert self._file is not None
-        self.refresh()
-        if os.fstat(self._file.fileno()).st_size > self._offset:
-            os.ftruncate(self._file.fileno(), self._offset)
-
-    def _append(self, content: bytes) -> None:
-        """Write all of `content` or none of it."""
-        assert self._file is not None
-        descriptor = self._file.fileno()
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, self._offset)
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if full else error.strerror
-            raise StoreError(
-                f"cannot write {self._file.name}: {reason}. The {len(self)} answers before it are safe; "
-                f"{'free some space' if full else 'mend it'} and run the same command again to go on."
-            ) from error
