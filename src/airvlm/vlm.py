@@ -22,7 +22,7 @@ from tqdm import tqdm
 from airvlm.hooks.method import Method
 from airvlm.hooks.streaming import stream_text
 from airvlm.images.inputs import Encoder, Pictures, Request, chunks
-from airvlm.images.prompts import DESCRIBE
+from airvlm.images.prompts import DESCRIBE, Question
 from airvlm.models.anatomy import Anatomy
 from airvlm.models.loading import fingerprint, load_parts
 from airvlm.report import Report
@@ -100,13 +100,16 @@ class VLM:
     def ask(
         self,
         image: Pictures,
-        question: str,
+        question: Question,
         *,
         method: Method | None = None,
         max_new_tokens: int = 64,
         **generation: Any,
     ) -> Answer:
-        """One question about one picture, several, or none. `generation` goes to transformers' generate."""
+        """One question about one picture, several, or none; or a conversation's turns (images/prompts.py).
+
+        `generation` goes to transformers' generate.
+        """
         row = self.encoder.read(image, question)
         return self._answer([row], method, max_new_tokens=max_new_tokens, **generation)[0]
 
@@ -115,7 +118,7 @@ class VLM:
         return self.ask(image, DESCRIBE, method=method, **generation)
 
     def compare(
-        self, image: Pictures, question: str, methods: Mapping[str, Method | None], **generation: Any
+        self, image: Pictures, question: Question, methods: Mapping[str, Method | None], **generation: Any
     ) -> dict[str, Answer]:
         """The same question under several methods; the picture is encoded once."""
         row = self.encoder.read(image, question)
@@ -123,7 +126,7 @@ class VLM:
 
     def batch(
         self,
-        requests: Iterable[tuple[Pictures, str]],
+        requests: Iterable[tuple[Pictures, Question]],
         *,
         method: Method | None = None,
         batch_size: int = 16,
@@ -158,7 +161,7 @@ class VLM:
     def stream(
         self,
         image: Pictures,
-        question: str,
+        question: Question,
         *,
         method: Method | None = None,
         max_new_tokens: int = 64,
@@ -177,7 +180,7 @@ class VLM:
 
     @torch.no_grad()
     def likelihood(
-        self, image: Pictures, question: str, options: Sequence[str], *, method: Method | None = None
+        self, image: Pictures, question: Question, options: Sequence[str], *, method: Method | None = None
     ) -> list[float]:
         """Mean log-likelihood of each option's tokens as the answer; the largest is the model's choice."""
         row = self.encoder.read(image, question)

@@ -16,7 +16,7 @@ from torch import Tensor
 from airvlm.images.features import VisionFeatures
 from airvlm.images.load import Picture, load_picture
 from airvlm.images.pixels import KeptPixels
-from airvlm.images.prompts import begins_with_bos, image_token, prompt_text
+from airvlm.images.prompts import Question, begins_with_bos, image_token, prompt_text
 from airvlm.models.anatomy import Anatomy
 
 __all__ = ["Encoder", "Pictures", "Request", "chunks"]
@@ -56,11 +56,11 @@ class Encoder:
         self.features = VisionFeatures(self.model)
         self.pixels = KeptPixels()
 
-    def read(self, image: Pictures, question: str) -> Request:
+    def read(self, image: Pictures, question: Question) -> Request:
         """Pictures loaded, the question in the model's own form."""
         return self.read_all([(image, question)])[0]
 
-    def read_all(self, requests: Sequence[tuple[Pictures, str]]) -> list[Request]:
+    def read_all(self, requests: Sequence[tuple[Pictures, Question]]) -> list[Request]:
         """Requests read; a picture that several of them hold, as one object, is loaded once."""
         loaded: dict[
             int, tuple[Image.Image, str]
