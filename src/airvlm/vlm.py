@@ -111,7 +111,7 @@ class VLM:
         `generation` goes to transformers' generate.
         """
         row = self.encoder.read(image, question)
-        return self._answer([row], method, max_new_tokens=max_new_tokens, **generation)[0]
+        return self.answer_rows([row], method, max_new_tokens=max_new_tokens, **generation)[0]
 
     def describe(self, image: Pictures, *, method: Method | None = None, **generation: Any) -> Answer:
         """A description, asked for by the sentence that CHAIR evaluations use."""
@@ -122,7 +122,7 @@ class VLM:
     ) -> dict[str, Answer]:
         """The same question under several methods; the picture is encoded once."""
         row = self.encoder.read(image, question)
-        return {name: self._answer([row], method, **generation)[0] for name, method in methods.items()}
+        return {name: self.answer_rows([row], method, **generation)[0] for name, method in methods.items()}
 
     def batch(
         self,
@@ -151,7 +151,7 @@ class VLM:
                         method is not None and not rows[chunk[0]].pictures and any(r.pictures for r in rows)
                     )
                     batch = [rows[i] for i in chunk]
-                    given = self._answer(batch, None if alone else method, **generation)
+                    given = self.answer_rows(batch, None if alone else method, **generation)
                     if alone and method is not None:
                         given = [_without_picture(answer, method) for answer in given]
                     answers.update(zip(chunk, given))
@@ -225,9 +225,10 @@ class VLM:
             ids = self.model.generate(**inputs, **generation)
         return ids[:, inputs["input_ids"].shape[1] :], None if run is None else run.report
 
-    def _answer(
+    def answer_rows(
         self, rows: Sequence[Request], method: Method | None, *, max_new_tokens: int = 64, **generation: Any
     ) -> list[Answer]:
+        """Requests that were read (`encoder.read`) answered together, as one batch; all show images, or none does."""
         started = time.perf_counter()
         inputs = self.encoder.inputs(rows, pixels=_reads_pixels(method))
         ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
@@ -237,13 +238,14 @@ class VLM:
 
     def _read(self, ids: Tensor, row: Request, report: Report | None, seconds: float) -> Answer:
         """Token ids -> text, up to the end token."""
-        ends = torch.isin(ids, torch.tensor(self._end_ids, dtype=ids.dtype, device=ids.device)).nonzero()
+        ends = torch.isin(ids, torch.tensor(self.end_ids, dtype=ids.dtype, device=ids.device)).nonzero()
         tokens = int(ends[0]) if len(ends) else len(ids)
         text = self.processor.tokenizer.decode(ids[:tokens], skip_special_tokens=True).strip()
         return Answer(text, report, row.prompt, tokens, bool(len(ends)), seconds)
 
     @property
-    def _end_ids(self) -> list[int]:
+    def end_ids(self) -> list[int]:
+        """The tokens that end an answer."""
         end = self.model.generation_config.eos_token_id
         end = self.processor.tokenizer.eos_token_id if end is None else end
         return [] if end is None else list(end) if isinstance(end, list | tuple) else [end]
@@ -252,7 +254,7 @@ class VLM:
     def _pad_token_id(self) -> int | None:
         pad = self.model.generation_config.pad_token_id
         pad = self.processor.tokenizer.pad_token_id if pad is None else pad
-        return pad if pad is not None else next(iter(self._end_ids), None)
+        return pad if pad is not None else next(iter(self.end_ids), None)
 
 
 def _reads_pixels(method: Any) -> bool:
