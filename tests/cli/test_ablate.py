@@ -24,12 +24,11 @@ if "fakes" not in sys.modules:
 @pytest.fixture(autouse=True)
 def fake_world(monkeypatch):
     monkeypatch.setattr(airvlm.methods, "parse_method", fakes.parse_fake)
-    monkeypatch.setattr(asking, "parse_method", fakes.parse_fake)
     for name, task in fakes.TASKS.items():
         monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
     vlm = fakes.FakeVLM()
     vlm.anatomy = SimpleNamespace(layers=range(6))
-    monkeypatch.setattr(asking, "load", lambda *_: vlm)
+    monkeypatch.setattr(asking, "load", lambda *_, **__: vlm)
 
 
 def test_json_holds_each_sweep_value_by_value_beside_vanilla(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and how it fails."""
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from PIL import Image
 
 from airvlm import cli
 from airvlm.methods import METHODS
+from airvlm.models.families import FAMILIES
 from tests import tiny_models
 from tests.checkpoints import save_llava
 
@@ -47,8 +49,15 @@ def one_object(text: str) -> dict[str, Any]:
     return value
 
 
-def test_help_needs_no_model_library() -> None:
-    script = "import sys; from airvlm import cli; cli.run(['--help']); assert 'torch' not in sys.modules"
+def test_no_help_and_no_version_needs_a_model_library() -> None:
+    script = """
+import sys
+from airvlm import cli
+for line in [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)]:
+    assert cli.run(line) == 0, line
+    loaded = {"torch", "transformers", "numpy", "PIL", "matplotlib"} & set(sys.modules)
+    assert not loaded, (line, loaded)
+"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in cli.COMMANDS)
@@ -59,8 +68,7 @@ def test_every_command_explains_itself_with_examples(name: str, run: Any) -> Non
     code, out, _ = run(name, "--help")
     assert code == 0
     assert "Usage: airvlm" in out
-    if name not in ("models",):
-        assert "Examples" in out
+    assert "Examples" in out
 
 
 def test_ask_prints_the_answer_and_tells_apart_what_it_did(run: Any, model: str, image: str) -> None:
@@ -89,6 +97,44 @@ def test_ask_as_json_is_one_object(run: Any, model: str, image: str) -> None:
     assert answer["method"]["patches"] == 4
     assert answer["report"]["fired"] is True
     assert len(answer["report"]["crops"][0]) == 4
+
+
+def test_several_images_and_standard_input_make_one_question(
+    run: Any, model: str, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(image, "rb") as piped:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(piped))
+        code, out, err = run("ask", "-", QUESTION, "--image", image, "-m", model, "--json", *SETTINGS)
+    assert code == 0, err
+    assert len(one_object(out)["report"]["crops"]) == 2
+
+
+def test_a_seed_repeats_a_sampled_answer(run: Any, model: str, image: str) -> None:
+    line = ["ask", image, QUESTION, "-m", model, "--json", *SETTINGS, "--temperature", "5", "--top-p", "0.99"]
+    texts = [one_object(run(*line, "--seed", seed)[1])["text"] for seed in ("1", "1", "2", "3")]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) > 1
+
+
+def test_models_cuts_no_name(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    code, out, _ = run("models")
+    assert code == 0
+    for family in FAMILIES.values():
+        assert f"  {family.checkpoint}\n" in out
+        assert f"{family.title}  {family.model_type}\n" in out
+
+
+def test_help_shows_brackets_as_they_are(run: Any) -> None:
+    assert "airvlm[lora]" in run("ask", "--help")[1]
+
+
+def test_what_is_stopped_by_the_keyboard_says_so(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airvlm.cli.models.models_markdown", interrupted)
+    assert run("models", "--markdown") == (130, "", "airvlm: stopped by Ctrl-C\n")
 
 
 def test_describe_asks_the_sentence_of_the_evaluations(run: Any, model: str, image: str) -> None:
@@ -145,7 +191,11 @@ def test_methods_explains_every_field(run: Any) -> None:
         (["ask", "IMAGE", "what ?", "--set", "top_q=many"], "top_q"),
         (["ask", "IMAGE", "what ?", "--set", "patches=-1"], "patches"),
         (["ask", "IMAGE", "what ?", "--method", "none", "--set", "top_q=3"], "no method"),
-        (["ask", "https://example.org/x.png", "what ?"], "web address"),
+        (["ask", "https://example.org/x.png", "what ?"], "add --allow-urls"),
+        (["ask", "IMAGE", "what ?", "--seed", "1"], "add --temperature"),
+        (["ask", "IMAGE", "what ?", "--stop", ""], "--stop"),
+        (["ask", "IMAGE", "what ?", "--temperature", "0", "--top-p", "0.5"], "greedy"),
+        (["ask", "-", "what ?", "--image", "-"], "one image"),
         (["ask", "IMAGE"], "Missing argument"),
         (["ask", "IMAGE", "what ?", "--max-new-tokens", "0"], "max-new-tokens"),
         (["compare", "IMAGE", "--method", "air", "--method", "air"], "named twice"),

@@ -95,13 +95,22 @@ def test_the_same_seed_draws_the_same_scene(capsys: pytest.CaptureFixture[str], 
     assert truth["context"] == "farm"
 
 
-def test_without_the_font_a_line_says_how_to_get_it(
+def test_without_the_font_the_seed_chooses_a_bundled_scene_and_a_line_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def missing(*_: Any) -> None:
         raise NoFont("install fonts-noto-color-emoji")
 
-    monkeypatch.setattr("airvlm.cli.scene.draw", missing)
-    code, out, err = run(capsys, "scene", "-o", str(tmp_path / "x.png"))
-    assert (code, out) == (2, "")
+    monkeypatch.setattr("airvlm.tiny.drawing.draw", missing)
+    target = tmp_path / "x.png"
+    code, out, err = run(capsys, "scene", "--seed", "7", "--context", "kitchen", "-o", str(target), "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert err.count("\n") == 1
     assert "fonts-noto-color-emoji" in err
+    assert shown["bundled"] in err
+    truth = {scene.id: scene for scene in tiny.scenes("test")}[shown["bundled"]]
+    assert shown["context"] == truth.context == "kitchen"
+    assert shown["objects"] == json.loads(json.dumps(truth.scene.to_json()["objects"]))
+    with Image.open(target) as image, Image.open(truth.path) as bundled:
+        assert image.convert("RGB").tobytes() == bundled.convert("RGB").tobytes()

@@ -24,7 +24,6 @@ if "fakes" not in sys.modules:
 @pytest.fixture(autouse=True)
 def fake_world(monkeypatch):
     monkeypatch.setattr(airvlm.methods, "parse_method", fakes.parse_fake)
-    monkeypatch.setattr(asking, "parse_method", fakes.parse_fake)
     for name, task in fakes.TASKS.items():
         monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
     monkeypatch.setattr(asking, "load", lambda *_, **__: fakes.FakeVLM())

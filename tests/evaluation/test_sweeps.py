@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeMethod, FakeVLM
 
 import airvlm.methods
+from airvlm.evaluation import SWEEPS
 from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.sweeps import NAMED, parse_sweep
 from airvlm.evaluation.sweeps import ablate as run_sweeps
@@ -22,6 +23,10 @@ def ask(cap: int | None, noise: float) -> Asked:
 
 def run(sweeps, out, vlm=None):
     return run_sweeps(vlm or FakeVLM(), ask, sweeps, out, curve=False, progress=False)
+
+
+def test_the_help_names_every_sweep_of_the_paper():
+    assert tuple(NAMED) == SWEEPS
 
 
 @pytest.fixture

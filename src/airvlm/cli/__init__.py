@@ -23,8 +23,8 @@ __all__ = ["COMMANDS", "app", "main", "run"]
 # name -> where its function is, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("airvlm.cli.demo:demo", "See it: a scene described without and with AIR, beside the truth."),
-    "ask": ("airvlm.cli.ask:ask", "Ask a question about a picture."),
-    "describe": ("airvlm.cli.describe:describe", "Describe a picture in detail."),
+    "ask": ("airvlm.cli.ask:ask", "Ask a question about an image."),
+    "describe": ("airvlm.cli.describe:describe", "Describe an image in detail."),
     "compare": ("airvlm.cli.compare:compare", "One question under several methods, differences marked."),
     "look": ("airvlm.cli.look:look", "Draw what AIR looked at: crops, distances, what was kept."),
     "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
@@ -40,6 +40,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the embedded model's world, with its truth."),
     "tiny": ("airvlm.cli.tiny:tiny", "About the embedded model: size, training, scores, limits."),
 }
+
+INTERRUPTED, STOPPED = 130, "stopped by Ctrl-C"
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -115,11 +117,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *rest, **more: warn(message)
             result = command.main(args=arguments, prog_name="airvlm", standalone_mode=False)
+        if result == INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
+            return _fail(STOPPED, INTERRUPTED)
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
         return _fail(error.format_message(), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("stopped", 130)
+        return _fail(STOPPED, INTERRUPTED)
     except BrokenPipeError:
         # the reader of a pipe has gone; nothing more can be written, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

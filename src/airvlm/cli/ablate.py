@@ -3,8 +3,10 @@
 Knows the options and what to print; the sweeps are airvlm.evaluation.sweeps.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,12 +14,13 @@ from airvlm.cli import asking
 from airvlm.cli import evaluate as evaluating
 from airvlm.cli.console import Failure, emit, err, warn
 from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption
-from airvlm.evaluation.evaluate import BATCH_SIZE
-from airvlm.evaluation.plan import Asked, ModelFacts
-from airvlm.evaluation.sweeps import NAMED, Sweep, parse_sweep
-from airvlm.evaluation.sweeps import ablate as run_sweeps
-from airvlm.reporting import tables
-from airvlm.reporting.sweep_plot import draw_sweep
+from airvlm.evaluation import BATCH_SIZE, SWEEPS
+
+if (
+    TYPE_CHECKING
+):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+    from airvlm.evaluation.plan import Asked
+    from airvlm.evaluation.sweeps import Sweep
 
 __all__ = ["ablate"]
 
@@ -32,7 +35,7 @@ def ablate(
         typer.Option(
             "--sweep",
             help="field=value,value,... of the method (also max_new_tokens and noise_on_picture), "
-            f"or a sweep of the paper's: {', '.join(NAMED)}. Repeat it.",
+            f"or a sweep of the paper's: {', '.join(SWEEPS)}. Repeat it.",
         ),
     ] = None,
     how: Evaluating = Evaluating(split="validation"),
@@ -56,8 +59,13 @@ def ablate(
 
     airvlm ablate chair air-paper --data coco --model llava-hf/llava-1.5-7b-hf --sweep layers --sweep length
     """
+    from airvlm.evaluation.plan import ModelFacts
+    from airvlm.evaluation.sweeps import ablate as run_sweeps
+    from airvlm.reporting import tables
+    from airvlm.reporting.sweep_plot import draw_sweep
+
     if not sweep:
-        raise Failure(f"say what varies: --sweep field=value,value, or one of {', '.join(NAMED)}")
+        raise Failure(f"say what varies: --sweep field=value,value, or one of {', '.join(SWEEPS)}")
     if asking.chosen_method(method) is None:
         raise Failure(f"{method} has nothing to vary")
 
@@ -66,7 +74,7 @@ def ablate(
 
     ask(None, 0.0)  # what is missing is said before a model is loaded
     _check([parse_sweep_or_fail(text, method, 32).name for text in sweep])
-    vlm = asking.load(how.model, how.adapter, how.dtype, how.device, how.trust_remote_code)
+    vlm = asking.load(how.model, how.adapter, how.dtype, how.device, **asking.loading_options(how))
     depth = len(vlm.anatomy.layers)
     sweeps = [parse_sweep_or_fail(text, method, depth) for text in sweep]
     folder = how.out_folder or evaluating.default_folder(ModelFacts.of(vlm))
@@ -98,6 +106,8 @@ def _check(names: list[str]) -> None:
 
 def parse_sweep_or_fail(text: str, method: str, depth: int) -> Sweep:
     """A sweep; one that cannot be ends the command in one line."""
+    from airvlm.evaluation.sweeps import parse_sweep
+
     try:
         return parse_sweep(text, method, depth)
     except (ValueError, TypeError, ZeroDivisionError) as error:

@@ -1,6 +1,8 @@
-"""`airvlm ask`: one question about one picture."""
+"""`airvlm ask`: one question about one image or several."""
 
 import sys
+
+from rich.markup import escape
 
 from airvlm.cli import asking
 from airvlm.cli.console import emit, err, out
@@ -16,7 +18,7 @@ def ask(
     how: Asking = Asking(),
     json: JsonOption = False,
 ) -> None:
-    """Ask a question about a picture.
+    """Ask a question about an image.
 
     The answer is printed as it comes; what the method did goes to standard error.
 
@@ -26,6 +28,8 @@ def ask(
 
     airvlm ask scene.png "How many dogs are there?" --method none
 
+    airvlm ask before.png "What has changed?" --image after.png --temperature 0.7 --seed 1
+
     airvlm ask photo.jpg "What is this?" -m llava-hf/llava-1.5-7b-hf --method air-paper --set keep=3 --set strength=0.2
     """
     answer_question(image, question, by, how, json=json)
@@ -34,16 +38,18 @@ def ask(
 def answer_question(image: str, question: str, by: Choosing, how: Asking, *, json: bool) -> None:
     """Ask, and print the answer as JSON or as it comes."""
     method = asking.chosen_method(by.method, by.settings)
-    picture = asking.picture_and_question(image, question, how.allow_urls)
-    vlm = asking.load(how.model, how.adapter, how.dtype)
+    asking.check_question(question)
+    images = asking.read_images(image, how)
+    generation = asking.decoding(how)
+    vlm = asking.load_for(how)
     with asking.explained():
         if json:
-            answer = vlm.ask(picture, question, method=method, max_new_tokens=how.max_new_tokens)
+            answer = vlm.ask(images, question, method=method, **generation)
             asked = {"image": image, "question": question, "model": vlm.name}
             named = None if method is None else method.to_json()
             emit(asked | {"method": named} | asking.answer_json(answer))
             return
-        stream = vlm.stream(picture, question, method=method, max_new_tokens=how.max_new_tokens)
+        stream = vlm.stream(images, question, method=method, **generation)
         while True:
             try:
                 sys.stdout.write(next(stream))
@@ -53,4 +59,4 @@ def answer_question(image: str, question: str, by: Choosing, how: Asking, *, jso
                 break
     out().print()
     if answer.report is not None:
-        err().print(f"[dim]{answer.report}[/dim]")
+        err().print(f"[dim]{escape(str(answer.report))}[/dim]")

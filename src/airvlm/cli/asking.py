@@ -1,38 +1,64 @@
-"""What the commands that talk to a model share: loading it, choosing a method, showing an answer.
+"""What the commands that talk to a model share: reading images, loading the model, choosing a method, decoding.
 
-Knows nothing of any one command.
+Knows nothing of any one command. torch and transformers are imported where they are used: --help must not need them.
 """
 
+from __future__ import annotations
+
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from PIL import Image
-from transformers.utils import logging as transformers_logging
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from airvlm.cli.console import Failure
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import NeverFired
-from airvlm.images.load import load_picture
-from airvlm.methods import parse_method
-from airvlm.vlm import VLM, Answer
+from airvlm.cli.options import Asking, Loading
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from airvlm.hooks.method import Method
+    from airvlm.vlm import VLM, Answer
 
 __all__ = [
     "answer_json",
+    "check_question",
     "chosen_method",
+    "decoding",
     "explained",
     "load",
-    "picture_and_question",
+    "load_for",
+    "loading_options",
+    "read_images",
 ]
 
 
-def picture_and_question(image: str, question: str, allow_urls: bool) -> Image.Image:
-    """The picture, read before a model is loaded: what cannot be asked should fail at once."""
+def check_question(question: str) -> None:
+    """An empty question is refused before a model is loaded."""
     if not question.strip():
-        raise Failure("the question is empty: say what to ask about the picture")
-    return load_picture(image, allow_urls=allow_urls)
+        raise Failure("the question is empty: say what to ask about the image")
+
+
+def read_images(image: str, how: Asking) -> list[Image.Image]:
+    """The images, read before a model is loaded: what cannot be asked should fail at once."""
+    sources = [image, *(how.more_images or ())]
+    if sources.count("-") > 1:
+        raise Failure("standard input (-) holds one image; give the others as files")
+    return [_read(source, how.allow_urls) for source in sources]
+
+
+def _read(source: str, allow_urls: bool) -> Image.Image:
+    from airvlm.images.load import load_picture
+
+    if source == "-":
+        content = sys.stdin.buffer.read()
+        if not content:
+            raise Failure("standard input is empty: pipe an image into it, as in: airvlm describe - < a.png")
+        return load_picture(content)
+    if source.lower().startswith(("http://", "https://")) and not allow_urls:
+        raise Failure(f"{source} is a web address; add --allow-urls to let images be fetched")
+    return load_picture(source, allow_urls=allow_urls)
 
 
 def load(
@@ -40,16 +66,79 @@ def load(
     adapter: str | None = None,
     dtype: str | None = None,
     device: str | None = None,
+    *,
+    device_map: str | None = None,
+    quantise: str | None = None,
     trust_remote_code: bool = False,
+    allow_missing: bool = False,
 ) -> VLM:
     """The model, loaded without chatter; a plain function, so that workers elsewhere can call it."""
+    from transformers.utils import logging as transformers_logging
+
+    from airvlm.vlm import VLM
+
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    return VLM.load(model, adapter=adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    options: dict[str, Any] = {"device": device, "device_map": device_map}
+    if quantise is not None:
+        options["quantization_config"] = _quantised(quantise)
+    if allow_missing:
+        options["allow_missing"] = True
+    return VLM.load(model, adapter=adapter, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+
+
+def load_for(how: Loading) -> VLM:
+    """The model that a command's options name."""
+    return load(how.model, how.adapter, how.dtype, how.device, **loading_options(how))
+
+
+def loading_options(how: Loading) -> dict[str, Any]:
+    """What `load` is told by keyword: everything but the model, its adapter, its dtype and its device."""
+    return {
+        "device_map": how.device_map,
+        "quantise": how.quantise,
+        "trust_remote_code": how.trust_remote_code,
+        "allow_missing": how.allow_missing,
+    }
+
+
+def _quantised(bits: str) -> Any:
+    from importlib.util import find_spec
+
+    from transformers import BitsAndBytesConfig
+
+    if find_spec("bitsandbytes") is None:
+        raise Failure(f"--quantise {bits} needs bitsandbytes: pip install bitsandbytes")
+    return BitsAndBytesConfig(load_in_4bit=bits == "4bit", load_in_8bit=bits == "8bit")
+
+
+def decoding(how: Asking) -> dict[str, Any]:
+    """The options of decoding as transformers' generate takes them; the seed is set here."""
+    options: dict[str, Any] = {"max_new_tokens": how.max_new_tokens}
+    sampled = bool(how.temperature) or how.top_p is not None
+    if how.temperature == 0 and how.top_p is not None:
+        raise Failure("--top-p with --temperature 0: greedy decoding draws nothing; leave one of them out")
+    if sampled:
+        options |= {"do_sample": True, "temperature": how.temperature or 1.0}
+        if how.top_p is not None:
+            options["top_p"] = how.top_p
+    if how.seed is not None:
+        if not sampled:
+            raise Failure(f"--seed {how.seed}: greedy decoding draws nothing; add --temperature to sample")
+        import torch
+
+        torch.manual_seed(how.seed)
+    if how.stop:
+        if not all(how.stop):
+            raise Failure("--stop: the text to stop at is empty")
+        options["stop_strings"] = list(how.stop)
+    return options
 
 
 def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | None:
     """`--method air --set keep=3` -> the method; None for none or vanilla."""
+    from airvlm.methods import parse_method
+
     fields = [setting.strip() for setting in settings or ()]
     for setting in fields:
         if "=" not in setting:
@@ -69,6 +158,8 @@ def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | 
 
 def _culprit(name: str, settings: Sequence[str]) -> str | None:
     """The setting whose value a method cannot even compare, named."""
+    from airvlm.methods import parse_method
+
     for setting in settings:
         try:
             parse_method(f"{name}:{setting}")
@@ -103,6 +194,8 @@ def _fits(value: Any, hint: Any) -> bool:
 @contextmanager
 def explained() -> Iterator[None]:
     """A method that could not act ends the command in one line, with a code of its own."""
+    from airvlm.hooks.run import NeverFired
+
     try:
         yield
     except NeverFired as error:

@@ -1,19 +1,23 @@
 """`airvlm bench methods`: the paper's efficiency table, measured on this machine in one interleaved run."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
 from airvlm import tiny
-from airvlm.bench.efficiency import Cost, Subject, measure, vlm_subject, wide_subject
-from airvlm.bench.wide import WideLlava
 from airvlm.cli.asking import chosen_method, load
 from airvlm.cli.console import Failure, emit, err, out
 from airvlm.cli.options import JsonOption
+
+if (
+    TYPE_CHECKING
+):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+    from airvlm.bench.efficiency import Cost, Subject
 
 __all__ = ["bench"]
 
@@ -51,6 +55,10 @@ def bench(
 
     airvlm bench methods --model llava-hf/llava-1.5-7b-hf --tokens 64
     """
+    import torch
+
+    from airvlm.bench.efficiency import measure
+
     if what != "methods":
         raise Failure(f"bench cannot measure {what!r}; it measures: methods")
     named = {name: chosen_method(name) for name in split(methods)}
@@ -91,6 +99,9 @@ def _present() -> list[str]:
 
 
 def _subject(name: str, layers: int) -> Subject:
+    from airvlm.bench.efficiency import vlm_subject, wide_subject
+    from airvlm.bench.wide import WideLlava
+
     if name == WIDE:
         note = f"random weights, {layers} of 32 decoder layers and 2 of 24 in the vision tower, 576 visual tokens"
         return wide_subject(WideLlava(layers), note)
@@ -100,6 +111,8 @@ def _subject(name: str, layers: int) -> Subject:
 
 
 def _show(subject: Subject, costs: Sequence[Cost], repeats: int, tokens: int) -> None:
+    import torch
+
     console = out()
     console.print(f"[bold]{subject.name}[/bold]  {subject.note}")
     console.print(

@@ -4,6 +4,7 @@ import difflib
 import re
 
 from rich.columns import Columns
+from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
@@ -38,10 +39,16 @@ def compare(
     if len(set(names)) < len(names):
         raise Failure("--method: the same method is named twice")
     chosen = {name: asking.chosen_method(name) for name in names}
-    picture = asking.picture_and_question(image, question, how.allow_urls)
-    vlm = asking.load(how.model, how.adapter, how.dtype)
+    asking.check_question(question)
+    images = asking.read_images(image, how)
+    asking.decoding(how)  # what cannot be is said before a model is loaded
+    vlm = asking.load_for(how)
     with asking.explained():
-        answers = vlm.compare(picture, question, chosen, max_new_tokens=how.max_new_tokens)
+        # the seed is set anew for each: under sampling, too, only the method differs
+        answers = {
+            name: vlm.ask(images, question, method=one, **asking.decoding(how))
+            for name, one in chosen.items()
+        }
     if json:
         shown = {name: asking.answer_json(answer) for name, answer in answers.items()}
         emit({"image": image, "question": question, "model": vlm.name, "answers": shown})
@@ -55,12 +62,14 @@ def compare(
         if answer.report is not None:
             body.append(f"\n\n{answer.report}", style="dim")
         panels.append(
-            Panel(body, title=f"{name} · {answer.tokens} tokens · {answer.seconds:.2f} s", width=width)
+            Panel(
+                body, title=f"{escape(name)} · {answer.tokens} tokens · {answer.seconds:.2f} s", width=width
+            )
         )
     console.print(Columns(panels))
     same = [name for name, answer in list(answers.items())[1:] if answer.text == first]
     if same:
-        console.print(f"the same as {next(iter(answers))}, word for word: {', '.join(same)}")
+        console.print(escape(f"the same as {next(iter(answers))}, word for word: {', '.join(same)}"))
 
 
 def marked(before: str, after: str) -> Text:

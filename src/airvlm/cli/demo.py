@@ -1,22 +1,22 @@
 """`airvlm demo`: a bundled scene described without and with AIR, beside the truth, which is known."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from PIL import Image
+from rich.markup import escape
 from rich.text import Text
 
 from airvlm import tiny
-from airvlm.analysis.look import draw_look
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import Choosing, JsonOption, OutputOption
-from airvlm.tasks.words.objects import mentions
-from airvlm.tasks.words.tokens import tokenize
-from airvlm.tiny import BundledScene
-from airvlm.tiny.grammar import article
-from airvlm.vlm import VLM, Answer
+
+if TYPE_CHECKING:  # torch takes seconds to import: --help does not need it
+    from airvlm.tiny import BundledScene
+    from airvlm.vlm import VLM, Answer
 
 __all__ = ["checked", "demo", "missed", "wrong"]
 
@@ -35,8 +35,8 @@ def demo(
 ) -> None:
     """See it: a scene described without and with AIR, beside the truth.
 
-    Objects that are not in the picture are red, objects that the description leaves out are listed in grey. Writes a
-    picture of what AIR looked at.
+    Objects that are not in the image are red, objects that the description leaves out are listed in grey. Writes a
+    drawing of what AIR looked at.
 
     [bold]Examples[/bold]
 
@@ -44,6 +44,11 @@ def demo(
 
     airvlm demo --scene 12 --method air-lineage
     """
+    from PIL import Image
+
+    from airvlm.analysis.look import draw_look
+    from airvlm.tiny.grammar import article
+
     method, chosen = by.method, asking.chosen_method(by.method, by.settings)
     if chosen is None:
         raise Failure("--method none: the demo compares with the model as it is already; choose a method")
@@ -60,15 +65,17 @@ def demo(
         emit(_json(shown, vlm, answers, output))
         return
     console = out()
-    console.print(f"[bold]the picture[/bold]  {shown.path}")
+    console.print(f"[bold]the image[/bold]  {escape(str(shown.path))}", soft_wrap=True)
     if scene == SCENE:
         console.print(
             "[dim]chosen because a difference shows; on most scenes there is none (--scene N)[/dim]"
         )
-    console.print(f"[bold]it shows[/bold]     {', '.join(shown.names)} (in {article(shown.context)})")
+    console.print(f"[bold]it shows[/bold]   {', '.join(shown.names)} (in {article(shown.context)})")
     for name, answer in answers.items():
         console.print()
-        console.print(f"[bold]{name}[/bold] [dim]({answer.tokens} tokens, {answer.seconds:.2f} s)[/dim]")
+        console.print(
+            f"[bold]{escape(name)}[/bold] [dim]({answer.tokens} tokens, {answer.seconds:.2f} s)[/dim]"
+        )
         console.print(checked(answer.text, shown))
         false, left_out = wrong(answer.text, shown), missed(answer.text, shown)
         if left_out:
@@ -77,8 +84,8 @@ def demo(
             f"[red]not there: {', '.join(false)}[/red]" if false else "[green]nothing invented[/green]"
         )
     console.print()
-    console.print(f"[dim]{report}[/dim]")
-    console.print(f"what {method} looked at: {output}")
+    console.print(f"[dim]{escape(str(report))}[/dim]")
+    console.print(escape(f"what {method} looked at: {output}"), soft_wrap=True)
 
 
 def find_scene(name: str) -> BundledScene:
@@ -105,6 +112,8 @@ def missed(text: str, scene: BundledScene) -> list[str]:
 
 def checked(text: str, scene: BundledScene) -> Text:
     """The text with objects that are there in green, and those that are not in red."""
+    from airvlm.tasks.words.objects import mentions
+
     result = Text(text)
     spans = _spans(text)
     for mention in mentions(text):
@@ -116,6 +125,8 @@ def checked(text: str, scene: BundledScene) -> Text:
 
 def _spans(text: str) -> list[tuple[int, int]]:
     """Where each token of the text begins and ends."""
+    from airvlm.tasks.words.tokens import tokenize
+
     spans, end, lower = [], 0, text.lower()
     for token in tokenize(lower):
         found = lower.find(token, end)
@@ -125,6 +136,8 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _named(text: str) -> list[str]:
+    from airvlm.tasks.words.objects import mentions
+
     return list(dict.fromkeys(mention.category for mention in mentions(text)))
 
 

@@ -13,7 +13,7 @@ def describe(
     how: Asking = Asking(),
     json: JsonOption = False,
 ) -> None:
-    """Describe a picture in detail.
+    """Describe an image in detail.
 
     [bold]Examples[/bold]
 

@@ -3,28 +3,28 @@
 Knows the options and what to print; the evaluation itself is in airvlm.evaluation.
 """
 
+from __future__ import annotations
+
 import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, err, out
 from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption, MethodsOption
-from airvlm.evaluation.evaluate import BATCH_SIZE
-from airvlm.evaluation.evaluate import evaluate as run_evaluation
-from airvlm.evaluation.plan import Asked, ModelFacts
-from airvlm.evaluation.ray_cluster import Cluster
-from airvlm.evaluation.run import Run, TaskRun
-from airvlm.evaluation.shards import Shard
-from airvlm.evaluation.workers import working_together
-from airvlm.reporting import tables
-from airvlm.tasks import load_task
-from airvlm.vlm import VLM
+from airvlm.evaluation import BATCH_SIZE
+
+if (
+    TYPE_CHECKING
+):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+    from airvlm.evaluation.plan import Asked, ModelFacts
+    from airvlm.evaluation.run import Run, TaskRun
+    from airvlm.evaluation.shards import Shard
+    from airvlm.vlm import VLM
 
 __all__ = [
     "ask_tasks",
@@ -72,6 +72,9 @@ def evaluate(
 
     airvlm evaluate tiny-chair --shard 0/4 --out runs/tiny
     """
+    from airvlm.evaluation.ray_cluster import Cluster
+    from airvlm.evaluation.workers import working_together
+
     methods = {name: asking.chosen_method(name) for name in (method or ["air"])}
     place_here = place(shard)
     asked = ask_tasks(task, how, max_new_tokens=how.max_new_tokens)
@@ -79,9 +82,7 @@ def evaluate(
         raise Failure(
             "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
         )
-    loader = functools.partial(
-        asking.load, how.model, how.adapter, how.dtype, trust_remote_code=how.trust_remote_code
-    )
+    loader = functools.partial(asking.load, how.model, how.adapter, how.dtype, **asking.loading_options(how))
     chosen = {name: one for name, one in methods.items() if one is not None}
     job = functools.partial(
         answer_part,
@@ -116,6 +117,9 @@ def answer_part(
     **how: Any,
 ) -> Run:
     """Our part of an evaluation, on our device; a function of its own, so that other processes can call it."""
+    from airvlm.evaluation.evaluate import evaluate as run_evaluation
+    from airvlm.evaluation.plan import ModelFacts
+
     vlm = None if model else loader(device or gpu_of(part))
     facts = model or ModelFacts.of(vlm)
     return run_evaluation(
@@ -125,12 +129,16 @@ def answer_part(
 
 def gpu_of(part: Shard) -> str | None:
     """The GPU that a part's process takes; with more processes than GPUs some share one."""
+    import torch
+
     gpus = torch.cuda.device_count()
     return None if part.device is None or not gpus else f"cuda:{part.device % gpus}"
 
 
 def place(shard: str | None) -> Shard:
     """Our part of the work, from --shard or from the launcher."""
+    from airvlm.evaluation.shards import Shard
+
     try:
         launched = Shard.launched()
         if shard is None:
@@ -144,6 +152,9 @@ def place(shard: str | None) -> Shard:
 
 def ask_tasks(names: Sequence[str], how: Evaluating, **more: Any) -> list[Asked]:
     """The tasks with their items; anything missing ends the command before a model is loaded."""
+    from airvlm.evaluation.plan import Asked
+    from airvlm.tasks import load_task
+
     if len(set(names)) < len(names):
         raise Failure("the same task is named twice")
     asked = []
@@ -167,6 +178,8 @@ def default_folder(facts: ModelFacts) -> Path:
 
 def print_tables(task: TaskRun) -> None:
     """A task's figures; where nobody watches (a file, a pipe) they may be wide."""
+    from airvlm.reporting import tables
+
     console = out()
     console.width = console.width if console.is_terminal else max(console.width, WIDE)
     for table in tables.rich_tables(task, console.width):
@@ -175,6 +188,8 @@ def print_tables(task: TaskRun) -> None:
 
 def conclude(run: Run, shard: Shard, *, json: bool, markdown: bool = False) -> None:
     """Print the result; end with code 1 where it cannot be trusted."""
+    from airvlm.reporting import tables
+
     left = sum(task.unanswered(label) for task in run.tasks.values() for label in task.methods)
     if not shard.gathers:
         if shard.helps:

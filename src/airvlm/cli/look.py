@@ -1,8 +1,9 @@
-"""`airvlm look`: a picture of what AIR looked at."""
+"""`airvlm look`: a drawing of what AIR looked at."""
 
 from pathlib import Path
 
-from airvlm.analysis.look import draw_look
+from rich.markup import escape
+
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import (
@@ -28,7 +29,7 @@ def look(
 ) -> None:
     """Draw what AIR looked at.
 
-    Writes the picture with its crops, each with its distance d_OT to the whole, the kept ones marked, and the norm of
+    Writes the image with its crops, each with its distance d_OT to the whole, the kept ones marked, and the norm of
     what was added, as a ratio to what was there, by layer.
 
     [bold]Examples[/bold]
@@ -37,27 +38,34 @@ def look(
 
     airvlm look scene.png "Is there a fork?" --method air-paper --set keep=4 --output fork.png
     """
+    from airvlm.analysis.look import draw_look
+
     chosen = asking.chosen_method(by.method, by.settings)
     if chosen is None:
         raise Failure("--method none looks at nothing; choose a method that has crops, such as air")
     check_output(output)
-    picture = asking.picture_and_question(image, question, how.allow_urls)
-    vlm = asking.load(how.model, how.adapter, how.dtype)
+    asking.check_question(question)
+    images = asking.read_images(image, how)
+    generation = asking.decoding(how)
+    vlm = asking.load_for(how)
     with asking.explained():
-        answer = vlm.ask(picture, question, method=chosen, max_new_tokens=how.max_new_tokens)
+        answer = vlm.ask(images, question, method=chosen, **generation)
     assert answer.report is not None, "an answer under a method has its report"
     if not answer.report.crops:
         raise Failure(
             f"{by.method} has no crops to show; choose air, air-paper, air-lineage or air-transported"
         )
-    draw_look(picture, answer.report).save(output)
+    written = [output, *(output.with_stem(f"{output.stem}-{i + 1}") for i in range(1, len(images)))]
+    for which, (shown, path) in enumerate(zip(images, written)):
+        draw_look(shown, answer.report, which).save(path)
     if json:
         asked = {"image": image, "question": question, "model": vlm.name, "output": str(output)}
         emit(asked | {"method": chosen.to_json()} | asking.answer_json(answer))
         return
-    out().print(answer.text)
-    out().print(f"[dim]{answer.report}[/dim]")
-    out().print(f"written: {output}")
+    out().print(escape(answer.text))
+    out().print(f"[dim]{escape(str(answer.report))}[/dim]")
+    for path in written:
+        out().print(escape(f"written: {path}"), soft_wrap=True)
 
 
 def check_output(path: Path) -> None:

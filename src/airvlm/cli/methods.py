@@ -3,6 +3,8 @@
 A field's meaning is what its declaration says, or the comment beside it: there is one place to read and to write it.
 """
 
+from __future__ import annotations
+
 import ast
 import dataclasses
 import inspect
@@ -10,15 +12,16 @@ import io
 import textwrap
 import tokenize
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import JsonOption, ReadmeOption
-from airvlm.hooks.method import Method
-from airvlm.methods import METHODS
+
+if TYPE_CHECKING:  # the methods bring torch: each function imports them, so that --help does not
+    from airvlm.hooks.method import Method
 
 __all__ = ["field_notes", "methods", "methods_markdown"]
 
@@ -38,6 +41,8 @@ def methods(
 
     airvlm ask scene.png "Is there a fork?" --method air-paper --set keep=3
     """
+    from airvlm.methods import METHODS
+
     if name is not None and name not in METHODS:
         raise Failure(f"unknown method {name!r}; known: {', '.join(METHODS)}")
     if markdown:
@@ -69,6 +74,8 @@ def methods(
 
 def facts(name: str) -> dict[str, Any]:
     """What the registry knows of a method."""
+    from airvlm.methods import METHODS
+
     info = METHODS[name]
     method = info.default
     kind: Any = type(method)
@@ -127,6 +134,8 @@ def field_notes(kind: type[Method]) -> dict[str, str]:
 
 def methods_markdown() -> str:
     """One line a method."""
+    from airvlm.methods import METHODS
+
     lines = ["| method | what it does | forward passes | source |", "|---|---|---|---|"]
     cited: set[str] = set()
     for name in METHODS:

@@ -1,6 +1,7 @@
 """`airvlm models`: the supported families. Knows only the table in families.py."""
 
-from rich.table import Table
+from rich.markup import escape
+from rich.padding import Padding
 
 from airvlm.cli.console import emit, out
 from airvlm.cli.options import JsonOption, ReadmeOption
@@ -17,6 +18,12 @@ def models(
 
     A family is transformers' model type. Anything else can be used from Python by naming its parts:
     [bold]Anatomy(...)[/bold].
+
+    [bold]Examples[/bold]
+
+    airvlm models
+
+    airvlm models --json
     """
     if json:
         rows = [
@@ -29,17 +36,19 @@ def models(
     if markdown:
         print(models_markdown())
         return
-    table = Table("family", "model type", "for example", "pictures", "to know", box=None, pad_edge=False)
+    console = out()
     for f in FAMILIES.values():
-        table.add_row(f.title, f.model_type, f.checkpoint, f.resolution, f.note)
-    out().print(table)
+        # a block each, not a row: names are there to be copied, so that no terminal may cut them
+        console.print(f"[bold]{escape(f.title)}[/bold]  {f.model_type}", soft_wrap=True)
+        console.print(f"  {escape(f.checkpoint)}", soft_wrap=True)
+        console.print(Padding(escape("; ".join(filter(None, (f.resolution, f.note)))), (0, 0, 0, 2)))
     for name, reason in REFUSED.items():
-        out().print(f"not possible: {name} ({reason})")
+        console.print(f"not possible: {name} ({escape(reason)})")
 
 
 def models_markdown() -> str:
     """One line a family."""
-    lines = ["| family | model type | for example | pictures |", "|---|---|---|---|"]
+    lines = ["| family | model type | for example | images |", "|---|---|---|---|"]
     lines += [
         f"| {f.title} | `{f.model_type}` | {f.checkpoint} | {f.resolution}{'; ' + f.note if f.note else ''} |"
         for f in FAMILIES.values()

@@ -22,6 +22,7 @@ __all__ = [
     "Evaluating",
     "ImageArgument",
     "JsonOption",
+    "Loading",
     "MethodsOption",
     "OutputOption",
     "QuestionArgument",
@@ -30,7 +31,12 @@ __all__ = [
     "grouped",
 ]
 
-ImageArgument = Annotated[str, typer.Argument(help="A picture: a file, or an address with --allow-urls.")]
+ImageArgument = Annotated[
+    str,
+    typer.Argument(
+        help="An image: a file, - for standard input, a data: URI, or an address with --allow-urls."
+    ),
+]
 QuestionArgument = Annotated[str, typer.Argument(help="What to ask about it.")]
 MethodsOption = Annotated[
     list[str] | None,
@@ -38,7 +44,7 @@ MethodsOption = Annotated[
         "--method", help="A method, fields after a colon: air-paper:keep=3,strength=0.2. Repeat it."
     ),
 ]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write the drawing.")]
 VariantOption = Annotated[
     str | None, typer.Option("--variant", help="A named variant of the task's parser or protocol.")
 ]
@@ -71,7 +77,7 @@ class Choosing:
 
 @dataclass(frozen=True)
 class Loading:
-    """Which model."""
+    """Which model, and how it is loaded."""
 
     model: Annotated[
         str | None,
@@ -80,31 +86,64 @@ class Loading:
         ),
     ] = None
     adapter: Annotated[
-        str | None, typer.Option("--adapter", help="A LoRA to put on the model (needs airvlm[lora]).")
+        str | None, typer.Option("--adapter", help="A LoRA to put on the model (needs airvlm\\[lora]).")
     ] = None
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32, float16, bfloat16 or auto.")] = None
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps, ...")] = None
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            "--device-map",
+            help="Spread the weights over devices: auto, balanced, sequential (needs airvlm\\[offload]).",
+        ),
+    ] = None
+    quantise: Annotated[
+        Literal["4bit", "8bit"] | None,
+        typer.Option("--quantise", "--quantize", help="Load the weights in fewer bits (needs bitsandbytes)."),
+    ] = None
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")
+    ] = False
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Load a checkpoint that lacks weights, which is an error else."),
+    ] = False
 
 
 @dataclass(frozen=True)
 class Asking(Loading):
-    """A question about a picture."""
+    """A question about images, and how its answer is decoded."""
 
+    more_images: Annotated[
+        list[str] | None,
+        typer.Option("--image", "-i", help="One more image, after the first. May be repeated."),
+    ] = None
+    allow_urls: Annotated[
+        bool, typer.Option("--allow-urls", help="Let images come from http(s) addresses.")
+    ] = False
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="Most tokens that an answer may have.")
     ] = 64
-    allow_urls: Annotated[
-        bool, typer.Option("--allow-urls", help="Let pictures come from http(s) addresses.")
-    ] = False
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", min=0.0, help="Sample at this temperature; 0, or nothing, is greedy."),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", min=0.0, max=1.0, help="Sample from the likeliest tokens of this mass."),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of the sampling: the same seed, the same answer.")
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End the answer at this text. May be repeated.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class Evaluating(Loading):
     """The questions of tasks, and where their answers are kept."""
 
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = None
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")
-    ] = False
     split: Annotated[
         Literal["test", "validation", "calibration"],
         typer.Option("--split", help="Which part of a task's items."),
@@ -118,7 +157,7 @@ class Evaluating(Loading):
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The benchmark's files and pictures; built-in tasks need none."),
+        typer.Option("--data", help="The benchmark's files and images; built-in tasks need none."),
     ] = None
     variant: VariantOption = None
     out_folder: Annotated[
@@ -133,7 +172,8 @@ class Evaluating(Loading):
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command as typer reads it: each group among its parameters stands for the options inside."""
-    signature = inspect.signature(command)
+    # commands may postpone their annotations, so as to import nothing for a type
+    signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {
         name: p.default for name, p in signature.parameters.items() if is_dataclass(p.default)
     }

@@ -1,18 +1,25 @@
 """`airvlm scene`: a new scene of the embedded model's world, drawn with its truth."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
-from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.console import Failure, emit, out, warn
 from airvlm.cli.look import check_output
 from airvlm.cli.options import JsonOption, OutputOption
-from airvlm.tiny.drawing import SIDE, NoFont, draw
-from airvlm.tiny.grammar import counted, places
-from airvlm.tiny.world import Scene, compose
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from airvlm.tiny.world import Scene
 
 __all__ = ["scene"]
+
+SIDE = 448  # pixels of a scene, as the embedded model's evaluation has them
 
 
 def scene(
@@ -26,8 +33,8 @@ def scene(
 ) -> None:
     """Draw a new scene of the embedded model's world, with its truth.
 
-    Needs the font Noto Color Emoji (Debian: fonts-noto-color-emoji). The scenes that evaluations use are in the
-    package and need no font.
+    New scenes need the font Noto Color Emoji (Debian: fonts-noto-color-emoji). Without it the seed chooses one of the
+    test scenes in the package, and a line says so.
 
     [bold]Examples[/bold]
 
@@ -35,24 +42,45 @@ def scene(
 
     airvlm scene --seed 7 && airvlm describe scene.png
     """
+    from airvlm.tiny.drawing import NoFont, draw
+    from airvlm.tiny.world import compose
+
     check_output(output)
     composed = compose(seed, context)
+    bundled = None
     try:
         drawn = draw(composed, side)
     except NoFont as error:
-        raise Failure(str(error)) from error
+        bundled, composed, drawn = _bundled(seed, context, side, str(error))
     drawn.save(output)
     if json:
-        emit({"output": str(output), **composed.to_json()})
+        emit({"output": str(output), "bundled": bundled, **composed.to_json()})
         return
     console = out()
-    console.print(f"written: {output} ({composed.context}, {composed.colour} background)")
+    shown = f"{composed.context}, {composed.colour} background"
+    console.print(escape(f"written: {output} ({shown})"), soft_wrap=True)
     for line in truth(composed):
         console.print(f"  {line}")
 
 
+def _bundled(seed: int, context: str | None, side: int, why: str) -> tuple[str, Scene, Image.Image]:
+    """A test scene of the package instead of a new one, and a line that says so."""
+    from airvlm import tiny
+    from airvlm.images.load import load_picture
+
+    fitting = [scene for scene in tiny.scenes("test") if context in (None, scene.context)]
+    if not fitting:
+        raise Failure(f"no test scene has the context {context!r}, and {why}")
+    chosen = fitting[seed % len(fitting)]
+    image = load_picture(chosen.path)
+    warn(f"not a new scene but {chosen.id} of the package: {why}")
+    return chosen.id, chosen.scene, image if side == SIDE else image.resize((side, side))
+
+
 def truth(scene: Scene) -> list[str]:
     """What the scene shows, a line for each kind of object."""
+    from airvlm.tiny.grammar import counted, places
+
     lines = []
     for name in scene.names:
         objects = [placed for placed in scene.objects if placed.name == name]

@@ -3,19 +3,23 @@
 Knows the tasks' common interface only: a task reads its own files (`Task.rescore`).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json as _json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from airvlm.cli.console import Failure, emit, out, warn
 from airvlm.cli.options import JsonOption, VariantOption
-from airvlm.evaluation.statistics import Draws, Estimate, Sample
-from airvlm.tasks import TASKS, Scores, Task, load_task
+
+if TYPE_CHECKING:  # numpy and the tasks are not needed for --help
+    from airvlm.evaluation.statistics import Estimate
+    from airvlm.tasks import Scores, Task
 
 __all__ = ["score"]
 
@@ -55,6 +59,8 @@ def score(
 
     airvlm score amber answers.json --truth AMBER/data
     """
+    from airvlm.tasks import load_task
+
     if listed:
         _list(json)
         return
@@ -90,6 +96,8 @@ def score(
 
 
 def _figures(scores: Scores) -> dict[str, Estimate]:
+    from airvlm.evaluation.statistics import Draws, Sample
+
     sample = Sample(scores, Draws(scores.pictures, DRAWS))
     return {name: sample.estimate(name) for name in scores.definitions}
 
@@ -138,6 +146,8 @@ def _options(settings: list[str]) -> dict[str, Any]:
 
 
 def _list(json: bool) -> None:
+    from airvlm.tasks import TASKS
+
     if json:
         emit({"tasks": {name: _about(name) for name in TASKS}})
         return
@@ -149,6 +159,8 @@ def _list(json: bool) -> None:
 
 
 def _about(name: str) -> dict[str, Any]:
+    from airvlm.tasks import TASKS
+
     task = TASKS[name]()
     fields = {f.name for f in dataclasses.fields(task)} - {"data", "judge"}
     return {"about": TASKS[name].about, "variants": list(task.variants), "fields": sorted(fields)}

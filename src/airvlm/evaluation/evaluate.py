@@ -15,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 import airvlm.methods as registry
+from airvlm.evaluation import BATCH_SIZE
 from airvlm.evaluation.manifest import note
 from airvlm.evaluation.plan import Asked, Batch, ModelFacts, batches
 from airvlm.evaluation.run import VANILLA, Run, TaskRun
@@ -24,11 +25,10 @@ from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.trade_off import TradeOff, trade_off_of
 from airvlm.tasks import load_task
 
-__all__ = ["BATCH_SIZE", "Worker", "answer_all", "evaluate", "first_curve", "further"]
+__all__ = ["Worker", "answer_all", "evaluate", "first_curve", "further"]
 
 # answers batches and stores them, telling of each: one process (runner.work), or a cluster of them
 Worker = Callable[[Sequence[Batch], Store, Callable[[Batch], None]], None]
-BATCH_SIZE = 16
 FURTHEST = 16.0  # no bias beyond this: the control then says nothing at all
 ROUNDS = 3  # attempts to reach a method that lies beyond the curve's end
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import airvlm.methods as registry
-from airvlm.evaluation.evaluate import BATCH_SIZE, answer_all, first_curve
+from airvlm.evaluation import BATCH_SIZE
+from airvlm.evaluation.evaluate import answer_all, first_curve
 from airvlm.evaluation.plan import Asked, ModelFacts
 from airvlm.evaluation.run import VANILLA, TaskRun
 from airvlm.evaluation.runner import work
