@@ -109,7 +109,7 @@ def test_a_task_without_its_data_says_what_it_needs(name: str) -> None:
 def test_unknown_tasks_and_options_are_answered_with_those_that_exist() -> None:
     with pytest.raises(ValueError, match="no task 'chairs'; there are: chair"):
         load_task("chairs")
-    with pytest.raises(ValueError, match="chair has no option word; its options: drop_incomplete"):
+    with pytest.raises(ValueError, match="chair has no option word; its options: count, drop_incomplete"):
         load_task("chair", word="pattern")
 
 

@@ -160,8 +160,11 @@ def ask_tasks(names: Sequence[str], how: Evaluating, **more: Any) -> list[Asked]
     asked = []
     for name in names:
         try:
-            spec = {"variant": how.variant} if how.variant else {}
-            task = load_task(name, how.data, variant=how.variant)
+            options = {"objects": str(how.objects.absolute())} if how.objects else {}
+            spec = ({"variant": how.variant} if how.variant else {}) | (
+                {"options": options} if options else {}
+            )
+            task = load_task(name, how.data, variant=how.variant, **options)
             asked.append(Asked.of(name, task, spec=spec, split=how.split, limit=how.limit, **more))
         except (ValueError, OSError) as error:
             raise Failure(str(error)) from error

@@ -159,6 +159,13 @@ class Evaluating(Loading):
         Path | None,
         typer.Option("--data", help="The benchmark's files and images; built-in tasks need none."),
     ] = None
+    objects: Annotated[
+        Path | None,
+        typer.Option(
+            "--objects",
+            help="Labels of your own images in --data, for chair and pope: JSON of image -> [object names].",
+        ),
+    ] = None
     variant: VariantOption = None
     out_folder: Annotated[
         Path | None,

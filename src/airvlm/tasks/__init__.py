@@ -33,7 +33,9 @@ class TaskEntry:
         if unknown:
             has = ", ".join(sorted(known - {"data"})) or "none"
             raise ValueError(f"{cls.name} has no option {', '.join(unknown)}; its options: {has}")
-        return cls(data=None if data is None else Path(data), **{**self.fixed, **options})
+        paths = {f.name for f in fields(cls) if "Path" in str(f.type)}
+        chosen = {k: Path(v) if k in paths and isinstance(v, str) else v for k, v in options.items()}
+        return cls(data=None if data is None else Path(data), **{**self.fixed, **chosen})
 
 
 def _pope(dataset: str, setting: str) -> TaskEntry:

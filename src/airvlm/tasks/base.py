@@ -14,8 +14,6 @@ them exactly:
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -23,6 +21,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from airvlm.tasks.files.reading import read_records, read_text
 
 __all__ = ["Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "read_records", "read_text"]
 
@@ -237,37 +237,3 @@ class Task:
         if not Path(self.data).is_dir():
             raise TaskDataMissing(f"{self.name}: {self.data} is no folder; it should hold {need}")
         return Path(self.data)
-
-
-def read_text(path: Path) -> str:
-    """A text file, gzipped or not."""
-    raw = Path(path).read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        raw = gzip.decompress(raw)
-    return raw.decode("utf-8")
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """JSON objects from a file: a JSON list, JSON lines, concatenated (pretty-printed) JSON, gzipped or not.
-
-    A file that is one single object gives a list of that one object.
-    """
-    text = read_text(path)
-    decoder, at, found = json.JSONDecoder(), 0, []
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if at == len(text):
-            break
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            line = text.count("\n", 0, error.pos) + 1
-            raise ValueError(f"{path}, line {line}: not JSON ({error.msg})") from None
-        found.append(value)
-    if len(found) == 1 and isinstance(found[0], list):
-        found = found[0]
-    wrong = next((value for value in found if not isinstance(value, dict)), None)
-    if wrong is not None:
-        raise ValueError(f"{path}: expected JSON objects, found {type(wrong).__name__} {str(wrong)[:60]!r}")
-    return found

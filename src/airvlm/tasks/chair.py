@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_text
 from airvlm.tasks.bleu import BLEU_METRICS, bleu_counts
-from airvlm.tasks.files.coco import annotation_files, read_captions, read_objects, read_references
+from airvlm.tasks.files.coco import annotation_files, category, read_captions, read_objects, read_references
+from airvlm.tasks.files.labels import find_images, read_labels
 from airvlm.tasks.words.objects import Mention, length, mentions
 from airvlm.tasks.words.singular import Words
 
@@ -74,7 +75,11 @@ class Chair(Task):
     words: Words = "pattern"  # base forms in the descriptions
     truth_words: Words = "pattern"  # base forms in the captions that the ground truth is read from
     drop_incomplete: bool = False  # cut a description after its last full stop (OPERA's rule at 64 tokens)
-    seed: int = 0  # of the list of pictures
+    seed: int = 0  # of the list of images
+    count: int = IMAGES  # images in the list of each split
+    objects: Path | None = (
+        None  # labels of one's own images: JSON of image -> [object names]; see files/labels.py
+    )
 
     name: ClassVar[str] = "chair"
     kind = "caption"
@@ -90,8 +95,10 @@ class Chair(Task):
     source: ClassVar[str] = "CHAIR on COCO val2014; --data FOLDER with annotations/ and val2014/"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder("COCO's annotations/ and val2014/ (pictures)")
-        ids = seeded_images(list(_images(folder)), self.seed, split)[:limit]
+        if self.objects is not None:
+            return self._labelled(split)[:limit]
+        folder = self.folder("COCO's annotations/ and val2014/ (images)")
+        ids = seeded_images(list(_images(folder)), self.seed, split, self.count)[:limit]
         wanted = frozenset(ids)
         objects = read_objects(folder, self.truth_words, wanted)
         references = read_references(folder, wanted)
@@ -106,6 +113,23 @@ class Chair(Task):
             for image in ids
         ]
 
+    def _labelled(self, split: str) -> list[Item]:
+        """The user's own images with the user's own labels."""
+        assert self.objects is not None
+        labels, folder = read_labels(Path(self.objects)), self.folder("the images that --objects names")
+        paths = find_images(folder, labels)
+        if not paths:
+            raise TaskDataMissing(f"{self.name}: {folder} has none of the images that {self.objects} names")
+        return [
+            Item(
+                id=image,
+                image=paths[image],
+                question=PROMPT,
+                truth=sorted({category(name, Path(self.objects)) for name in labels[image]}),
+            )
+            for image in seeded_images(list(paths), self.seed, split, self.count)
+        ]
+
     @staticmethod
     def _picture(folder: Path, file_name: str) -> Path:
         for place in (folder / "val2014", folder / "images" / "val2014", folder / "images", folder):
@@ -116,8 +140,10 @@ class Chair(Task):
     def settings(self) -> dict[str, Any]:
         """The fields, and the list of pictures itself: without it nobody can repeat the figure."""
         own = super().settings()
-        if self.data is not None:
-            own["images"] = seeded_images(list(_images(self.folder("COCO"))), self.seed, "test")
+        if self.objects is not None:
+            own["images"] = [item.id for item in self._labelled("test")]
+        elif self.data is not None:
+            own["images"] = seeded_images(list(_images(self.folder("COCO"))), self.seed, "test", self.count)
         return own
 
     def parse(self, item: Item, text: str) -> list[Mention]:

@@ -45,7 +45,9 @@ class Pope(Task):
     setting: Setting = "all"
     parser: str = "strict"  # see yesno.PARSERS
     prompt_style: str = "plain"  # see PROMPTS
-    seed: int = 0  # of made questions: which pictures, and the random objects
+    seed: int = 0  # of made questions: which images, and the random objects
+    count: int = 500  # annotated: images that questions are made about
+    objects: Path | None = None  # annotated: JSON of image -> [object names]; see files/labels.py
 
     name: ClassVar[str] = "pope"
     kind = "yesno"
@@ -56,19 +58,20 @@ class Pope(Task):
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         need = (
             "objects.json or COCO's annotations"
-            if self.dataset == "annotated"
+            if self.dataset == "annotated" or self.objects is not None
             else "coco_pope_random.json, .."
         )
         folder = self.folder(f"{need} and the pictures")
-        datasets = DATASETS if self.dataset == "all" else (self.dataset,)
+        kind = "annotated" if self.objects is not None else self.dataset
+        datasets = DATASETS if kind == "all" else (kind,)
         settings = SETTINGS if self.setting == "all" else (self.setting,)
         files = [(dataset, setting) for dataset in datasets for setting in settings]
         found: list[Item] = []
         for (dataset, setting), share in zip(files, spread(limit, len(files)), strict=True):
             if dataset == "annotated":
-                records = build_questions(
-                    annotated_objects(folder, self.seed, split), setting, seed=self.seed
-                )
+                labels = None if self.objects is None else Path(self.objects)
+                known = annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
+                records = build_questions(known, setting, seed=self.seed)
             else:
                 records = read_records(_find(folder, f"{dataset}_pope_{setting}.json"))
             items = _items(records, f"{dataset}-{setting}", setting)

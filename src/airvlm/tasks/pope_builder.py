@@ -6,39 +6,55 @@ first}), or from COCO's instances, where an object's prominence is the area it c
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from airvlm.tasks.base import read_text
+from airvlm.tasks.base import TaskDataMissing
 from airvlm.tasks.chair import seeded_images
 from airvlm.tasks.files.coco import annotation_files
+from airvlm.tasks.files.labels import find_images, read_labels
+from airvlm.tasks.files.reading import read_json
 
 __all__ = ["SETTINGS", "Setting", "annotated_objects", "build_questions", "pope_question"]
 
 Setting = Literal["random", "popular", "adversarial", "all"]
 SETTINGS: tuple[Setting, ...] = ("random", "popular", "adversarial")
-PICTURES = 500
-PER_PICTURE = 3  # questions of each answer
+IMAGES = 500
+PER_IMAGE = 3  # questions of each answer
 
 
-def annotated_objects(folder: Path, seed: int = 0, split: str = "test") -> dict[str, list[str]]:
-    """Picture file -> its objects, for up to 500 pictures with enough of them, chosen by the seed."""
-    if (folder / "objects.json").exists():
-        known: dict[str, list[str]] = json.loads(read_text(folder / "objects.json"))
+def annotated_objects(
+    folder: Path, seed: int = 0, split: str = "test", *, labels: Path | None = None, count: int = IMAGES
+) -> dict[str, list[str]]:
+    """Image file -> its objects, for up to `count` images with enough of them, chosen by the seed.
+
+    The objects come from `labels` (files/labels.py), else from the folder's objects.json, else from COCO's instances.
+    """
+    if labels is None and (folder / "objects.json").exists():
+        known = read_labels(folder / "objects.json", as_written=True)
+    elif labels is not None:
+        known = read_labels(labels)
+        paths = find_images(folder, known)
+        if not paths:
+            raise TaskDataMissing(f"pope: {folder} has none of the images that {labels} names")
+        known = {str(path.relative_to(folder)): known[image] for image, path in paths.items()}
     else:
         known = _by_area(annotation_files(folder, "instances"))
-    rich = {image: names for image, names in known.items() if len(set(names)) >= PER_PICTURE}
-    return {image: rich[image] for image in seeded_images(list(rich), seed, split, PICTURES)}
+    rich = {image: names for image, names in known.items() if len(set(names)) >= PER_IMAGE}
+    if not rich:
+        raise TaskDataMissing(
+            f"pope: no image of {labels or folder} has {PER_IMAGE} objects, which POPE asks for"
+        )
+    return {image: rich[image] for image in seeded_images(list(rich), seed, split, count)}
 
 
 def _by_area(files: Sequence[Path]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for file in files:
-        content = json.loads(read_text(file))
+        content = read_json(file)
         names = {category["id"]: category["name"] for category in content["categories"]}
         area: dict[int, Counter[str]] = {}
         for note in content["annotations"]:
@@ -54,7 +70,7 @@ def pope_question(name: str) -> str:
 
 
 def build_questions(
-    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = PER_PICTURE, seed: int = 0
+    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = PER_IMAGE, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Questions about pictures with known objects: image id -> names, most prominent first.
 

@@ -29,6 +29,12 @@ __all__ = ["TinyChair", "TinyPope", "TinyYesNo"]
 Subtask = Literal["existence", "count", "position", "colour"]
 
 
+def refuse_labels(name: str, objects: Path | None) -> None:
+    """The bundled scenes have labels of their own; others would silently do nothing."""
+    if objects is not None:
+        raise ValueError(f"{name} has its own images and labels: --objects is for chair and pope")
+
+
 def rescore_by_item(task: Task, answers: Path) -> Scores:
     """Scores of answers by item id, in whichever split has those items; items without an answer are left out."""
     texts = answers_by_id(answers)
@@ -55,6 +61,9 @@ class TinyChair(Chair):
         "exact-complete": {"words": "exact", "drop_incomplete": True},
     }
     source: ClassVar[str] = "bundled scenes of the embedded model's world"
+
+    def __post_init__(self) -> None:
+        refuse_labels(self.name, self.objects)
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         return [
@@ -83,6 +92,9 @@ class TinyPope(Pope):
     name: ClassVar[str] = "tiny-pope"
     max_new_tokens: ClassVar[int] = 8
     source: ClassVar[str] = "bundled scenes of the embedded model's world"
+
+    def __post_init__(self) -> None:
+        refuse_labels(self.name, self.objects)
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         settings = SETTINGS if self.setting == "all" else (self.setting,)

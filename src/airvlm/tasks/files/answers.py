@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airvlm.tasks.base import Item, read_records, read_text
+from airvlm.tasks.base import Item
+from airvlm.tasks.files.reading import kind_of, read_json, read_records, read_table
 
 __all__ = ["answers_by_id", "in_order_of", "kind_of", "read_json", "read_table"]
 
@@ -25,13 +23,6 @@ TEXT_FIELDS = (
     "output",
     "caption",
 )
-LARGEST_FIELD = 1 << 27  # a table may hold pictures in base64
-_one_reader = threading.Lock()  # the csv module's limit is global: set and put back by one thread at a time
-
-
-def kind_of(path: Path) -> str:
-    """What a file's name says that it is, such as ".json"; whether it is gzipped does not matter."""
-    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
 
 
 def answers_by_id(
@@ -77,26 +68,3 @@ def in_order_of(items: Sequence[Item], answers: Mapping[str, str], path: Path) -
             f"{path}: no answer has the id of a question (the file's ids: {theirs}; ours: {items[0].id}, …)"
         )
     return known
-
-
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a .tsv or .csv file with a header line, gzipped or not."""
-    text = read_text(path)
-    head = text.split("\n", 1)[0]
-    with _one_reader:
-        before = csv.field_size_limit(LARGEST_FIELD)
-        try:
-            rows = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if "\t" in head else ",")
-            return [{str(k): v or "" for k, v in row.items() if k is not None} for row in rows]
-        except csv.Error as error:
-            raise ValueError(f"{path}: not a table ({error})") from None
-        finally:
-            csv.field_size_limit(before)
-
-
-def read_json(path: Path) -> Any:
-    """One JSON value, gzipped or not."""
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from None

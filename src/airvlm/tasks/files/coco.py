@@ -15,7 +15,7 @@ from airvlm.tasks.base import TaskDataMissing, read_records, read_text
 from airvlm.tasks.words.objects import category_of, mentions
 from airvlm.tasks.words.singular import Words
 
-__all__ = ["annotation_files", "image_id", "read_captions", "read_objects", "read_references"]
+__all__ = ["annotation_files", "category", "image_id", "read_captions", "read_objects", "read_references"]
 
 _TEXT_KEYS = ("caption", "text", "answer", "response", "output", "prediction")
 _IMAGE_KEYS = ("image_id", "image", "image_file", "item", "id", "question_id")
@@ -109,16 +109,17 @@ def read_objects(
             key = image_id(image)
             if wanted is None or key in wanted:
                 found[key] = frozenset(
-                    _category(names[o] if isinstance(o, int) else o, truth) for o in objects
+                    category(names[o] if isinstance(o, int) else o, truth) for o in objects
                 )
     return found
 
 
-def _category(name: Any, source: Path) -> str:
-    category = category_of(str(name))
-    if category is None:
+def category(name: Any, source: Path) -> str:
+    """The COCO category that a name in a file stands for."""
+    found = category_of(str(name))
+    if found is None:
         raise ValueError(f"{source}: {name!r} is no COCO category and no word for one")
-    return category
+    return found
 
 
 def _objects_of_annotations(
@@ -127,7 +128,7 @@ def _objects_of_annotations(
     found: dict[str, set[str]] = {}
     for file in annotation_files(folder, "instances"):
         content = json.loads(read_text(file))
-        names = {category["id"]: _category(category["name"], file) for category in content["categories"]}
+        names = {kind["id"]: category(kind["name"], file) for kind in content["categories"]}
         for image in content["images"]:
             found.setdefault(str(image["id"]), set())
         for note in content["annotations"]:

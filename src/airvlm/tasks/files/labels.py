@@ -1,0 +1,67 @@
+"""Our own label format: a JSON object of image -> the names of the objects in it, for any folder of images.
+
+    {"cat.jpg": ["cat", "couch"], "000000226988": ["person"]}
+
+An image is named by its file, with or without the ending, or by its COCO id; the object may also stand under the
+key "objects", beside other things. Knows nothing about metrics or questions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from airvlm.tasks.files.reading import read_json
+
+__all__ = ["IMAGE_ENDINGS", "find_images", "image_key", "read_labels"]
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+_ID = re.compile(r"(?:COCO_\w+_)?(\d+)", re.IGNORECASE)
+
+
+def image_key(name: str | int) -> str:
+    """What an image is called everywhere: COCO's id in plain digits, else the file's name without its ending."""
+    stem = Path(str(name)).name
+    if stem.lower().endswith(IMAGE_ENDINGS):
+        stem = stem.rsplit(".", 1)[0]
+    found = _ID.fullmatch(stem)
+    return (found[1].lstrip("0") or "0") if found else stem
+
+
+def read_labels(path: Path, *, as_written: bool = False) -> dict[str, list[str]]:
+    """Image (see `image_key`, or as the file names it) -> its objects, most prominent first if the file says so."""
+    content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("objects"), dict):
+        content = content["objects"]
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{path}: expected a JSON object of image -> [object names]")
+    found: dict[str, list[str]] = {}
+    for image, names in content.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+            raise ValueError(
+                f"{path}, field {image!r}: expected a list of object names, found {str(names)[:60]}"
+            )
+        key = image if as_written else image_key(image)
+        if key in found:
+            raise ValueError(f"{path}: image {key} stands there twice ({image!r})")
+        found[key] = [name.strip() for name in names]
+    return found
+
+
+def find_images(folder: Path, wanted: Mapping[str, object]) -> dict[str, Path]:
+    """The files of a folder (or of one of its folders) that show the wanted images, by image."""
+    folder = Path(folder)
+    return {key: path for key, path in _images_in(folder, folder.stat().st_mtime_ns).items() if key in wanted}
+
+
+@lru_cache(maxsize=4)
+def _images_in(folder: Path, changed: int) -> dict[str, Path]:
+    paths = sorted(path for path in folder.glob("**/*") if path.suffix.lower() in IMAGE_ENDINGS)
+    found: dict[str, Path] = {}
+    for path in paths:
+        other = found.setdefault(image_key(path.name), path)
+        if other != path:
+            raise ValueError(f"{folder}: {other.name} and {path.name} are both called {image_key(path.name)}")
+    return found
