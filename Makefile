@@ -6,7 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format results bench train clean
+.PHONY: demo test test-fast durations coverage check format docs results bench train clean
 
 # a bundled scene described without and with AIR, and a picture of what AIR looked at
 demo: $(STAMP)
@@ -16,10 +16,28 @@ demo: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# the tests that need less than a second each; which ones do not is measured (tests/slow.txt)
+test-fast: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --fast
+
+# measures every test and writes tests/slow.txt anew
+durations: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --junit-xml=out/durations.xml -o junit_duration_report=total
+	$(BIN)/python -m tools.slow out/durations.xml
+
+coverage: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term --cov-report=html:out/coverage
+
+# format, lint, types, and the layers of the package
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# the documentation site, in out/site; a broken link fails
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet --site-dir out/site
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,0 +1,1 @@
+"""Scripts for those who work on airvlm; nothing of the package imports them."""
