@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("airvlm.cli.demo:demo", "See it: a scene described without and with AIR, beside the truth."),
     "ask": ("airvlm.cli.ask:ask", "Ask a question about an image."),
     "describe": ("airvlm.cli.describe:describe", "Describe an image in detail."),
+    "chat": ("airvlm.cli.chat:chat", "Talk about an image, turn by turn."),
     "compare": ("airvlm.cli.compare:compare", "One question under several methods, differences marked."),
     "look": ("airvlm.cli.look:look", "Draw what AIR looked at: crops, distances, what was kept."),
     "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Which methods there are: every field, its meaning and default.",
     ),
     "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the embedded model's world, with its truth."),
+    "doctor": ("airvlm.cli.doctor:doctor", "What is installed, what is missing, and how to get it."),
     "tiny": ("airvlm.cli.tiny:tiny", "About the embedded model: size, training, scores, limits."),
 }
 

@@ -1,11 +1,9 @@
 """`airvlm ask`: one question about one image or several."""
 
-import sys
-
 from rich.markup import escape
 
 from airvlm.cli import asking
-from airvlm.cli.console import emit, err, out
+from airvlm.cli.console import emit, err
 from airvlm.cli.options import Asking, Choosing, ImageArgument, JsonOption, QuestionArgument
 
 __all__ = ["answer_question", "ask"]
@@ -49,14 +47,6 @@ def answer_question(image: str, question: str, by: Choosing, how: Asking, *, jso
             named = None if method is None else method.to_json()
             emit(asked | {"method": named} | asking.answer_json(answer))
             return
-        stream = vlm.stream(images, question, method=method, **generation)
-        while True:
-            try:
-                sys.stdout.write(next(stream))
-                sys.stdout.flush()
-            except StopIteration as end:
-                answer = end.value
-                break
-    out().print()
+        answer = asking.spoken(vlm.stream(images, question, method=method, **generation))
     if answer.report is not None:
         err().print(f"[dim]{escape(str(answer.report))}[/dim]")

@@ -6,7 +6,7 @@ Knows nothing of any one command. torch and transformers are imported where they
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from types import UnionType
@@ -30,7 +30,9 @@ __all__ = [
     "load",
     "load_for",
     "loading_options",
+    "read_image",
     "read_images",
+    "spoken",
 ]
 
 
@@ -45,10 +47,11 @@ def read_images(image: str, how: Asking) -> list[Image.Image]:
     sources = [image, *(how.more_images or ())]
     if sources.count("-") > 1:
         raise Failure("standard input (-) holds one image; give the others as files")
-    return [_read(source, how.allow_urls) for source in sources]
+    return [read_image(source, how.allow_urls) for source in sources]
 
 
-def _read(source: str, allow_urls: bool) -> Image.Image:
+def read_image(source: str, allow_urls: bool) -> Image.Image:
+    """One image: a file, an address, or standard input (-)."""
     from airvlm.images.load import load_picture
 
     if source == "-":
@@ -200,6 +203,25 @@ def explained() -> Iterator[None]:
         yield
     except NeverFired as error:
         raise Failure(str(error), code=3) from error
+
+
+def spoken(stream: Generator[str, None, Answer], *, show: bool = True) -> Answer:
+    """The answer of a stream, its text written to standard output as it comes."""
+    begun = False  # the first token's own space is not part of the answer
+    while True:
+        try:
+            piece = next(stream)
+        except StopIteration as end:
+            answer: Answer = end.value
+            break
+        piece = piece if begun else piece.lstrip()
+        begun = begun or bool(piece)
+        if show:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    if show:
+        sys.stdout.write("\n")
+    return answer
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""`airvlm doctor`: what is installed, what each optional part opens, and how to install what is missing.
+
+Asks the installation's metadata; imports torch only to name the devices, and no optional package at all.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from airvlm import __version__
+from airvlm.cli.console import emit, out
+from airvlm.cli.options import JsonOption
+
+__all__ = ["DOORS", "Door", "doctor"]
+
+CORE = ("torch", "transformers", "safetensors", "Pillow", "numpy", "typer", "rich", "filelock", "jinja2")
+
+
+@dataclass(frozen=True)
+class Door:
+    """One thing that an optional package opens."""
+
+    name: str
+    opens: str  # what becomes possible
+    modules: tuple[str, ...]  # what must be importable
+    install: str  # the command
+
+
+def _extra(name: str, opens: str, *modules: str) -> Door:
+    return Door(name, opens, modules, f"pip install 'airvlm[{name}]'")
+
+
+DOORS = (
+    _extra("plots", "plots of reports and sweeps, the drawing of airvlm look", "matplotlib"),
+    _extra("lora", "--adapter: a LoRA on the model", "peft"),
+    _extra("offload", "--device-map: weights spread over devices", "accelerate"),
+    _extra("ray", "evaluate --ray: workers on several machines", "ray"),
+    Door("quantise", "--quantise: weights in 4 or 8 bits", ("bitsandbytes",), "pip install bitsandbytes"),
+)
+
+
+def doctor(json: JsonOption = False) -> None:
+    """What is installed, what is missing, and the command that installs it.
+
+    [bold]Examples[/bold]
+
+    airvlm doctor
+
+    airvlm doctor --json
+    """
+    facts = examine()
+    if json:
+        emit(facts)
+        return
+    console = out()
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts["installed"].items():
+        table.add_row(name, escape(value or "missing"))
+    for name, value in facts["here"].items():
+        table.add_row(name, escape(value))
+    console.print(table)
+    console.print()
+    for door in facts["doors"]:
+        state = "[green]open[/green]  " if door["open"] else "[yellow]closed[/yellow]"
+        console.print(f"{state}  [bold]{door['name']}[/bold]  {escape(door['opens'])}", soft_wrap=True)
+        if not door["open"]:
+            console.print(f"        {escape(door['missing'])}: {escape(door['install'])}", soft_wrap=True)
+
+
+def examine() -> dict[str, Any]:
+    """Everything that the command tells."""
+    installed = {"python": platform.python_version(), "airvlm": __version__}
+    installed |= {name: _version(name) for name in CORE}
+    doors = [_door(door) for door in DOORS]
+    return {"installed": installed, "here": _here(), "doors": [*doors, _font(), _nltk_data()]}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _door(door: Door) -> dict[str, Any]:
+    missing = [module for module in door.modules if not _importable(module)]
+    return {
+        "name": door.name,
+        "opens": door.opens,
+        "open": not missing,
+        "missing": f"{', '.join(missing)} is not installed" if missing else "",
+        "install": door.install,
+    }
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # a parent package that is missing or broken
+        return False
+
+
+def _here() -> dict[str, str]:
+    from airvlm import tiny
+
+    weights = tiny.model_path() / "model.safetensors"
+    facts = {"embedded model": str(weights.parent) if weights.is_file() else "missing: `make train` makes it"}
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return facts | {"devices": f"torch cannot be imported: {error}"}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return facts | {"devices": ", ".join([*gpus, *mps, f"cpu ({torch.get_num_threads()} threads)"])}
+
+
+def _font() -> dict[str, Any]:
+    from airvlm.tiny.drawing import NoFont, font_path
+
+    door = {
+        "name": "font",
+        "opens": "airvlm scene: new scenes, not only those of the package",
+        "install": "apt install fonts-noto-color-emoji (or your system's package of Noto Color Emoji)",
+    }
+    try:
+        font_path()
+    except NoFont:
+        return door | {"open": False, "missing": "the font Noto Color Emoji is not installed"}
+    return door | {"open": True, "missing": ""}
+
+
+def _nltk_data() -> dict[str, Any]:
+    """The tagger's data, found without importing nltk: where NLTK_DATA points, or in the usual places."""
+    named = [Path(place) for place in os.environ.get("NLTK_DATA", "").split(os.pathsep) if place]
+    usual = [Path.home() / "nltk_data", Path("/usr/share/nltk_data"), Path("/usr/local/share/nltk_data")]
+    found = any((place / "taggers").is_dir() for place in (*named, *usual))
+    return {
+        "name": "nltk data",
+        "opens": "the trained tagger of chair's variant wordnet and of amber, where rules serve else",
+        "open": found,
+        "missing": "" if found else "no taggers in NLTK_DATA or the usual places",
+        "install": "python -m nltk.downloader averaged_perceptron_tagger wordnet omw-1.4 punkt",
+    }
