@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from airvlm import AIR
+from airvlm.images.cache import cache_of
 from airvlm.methods.air.crops import crop_boxes, crops
-from airvlm.methods.air.views import cache_of
 from airvlm.models.anatomy import Anatomy
 from benchmarks import llava_widths as llava
 
@@ -89,12 +89,12 @@ def six_questions(model: Any, patches: int) -> tuple[list[float], int]:
     image, method = llava.picture(), AIR.transported(patches=patches)
     inputs = {**llava.prompt(), **llava.encoded(model, image)}
     cache_of(model).clear()
-    before, each = cache_of(model).encoded, []
+    before, each = cache_of(model).computed["crops"], []
     for question in range(QUESTIONS):
         inputs["input_ids"][0, -1] = 100 + question
         with llava.without_arithmetic(model), method(model, llava.processor(), images=[[image.copy()]]):
             each.append(llava.seconds(lambda: model(**inputs, logits_to_keep=1)))
-    return each, cache_of(model).encoded - before
+    return each, cache_of(model).computed["crops"] - before
 
 
 @torch.no_grad()

@@ -19,8 +19,8 @@ import torch
 
 from airvlm import AIR
 from airvlm.bench.resident import begin_peak, peak, resident
+from airvlm.images.cache import cache_of
 from airvlm.methods.air.seeing import Seeing
-from airvlm.methods.air.views import cache_of
 from benchmarks import llava_widths as llava
 
 READINGS = {
@@ -56,7 +56,7 @@ def measure(name: str) -> dict[str, Any]:
         seeing = run.intervention
         assert isinstance(seeing, Seeing)
         ((seen,),) = seeing.seen
-        evidence = seen.evidence.bytes + seen.evidence.views.bytes
+        evidence = cache_of(model).bytes  # the crops' tokens, and what was made of them
         carried = getattr(seeing, "_memory", None)
         if carried is not None and carried[0].data_ptr() != seen.evidence.memory.data_ptr():
             evidence += carried[0].numel() * carried[0].element_size()  # the batch's padded copy

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from airvlm.hooks.run import NeverFired
-from airvlm.images.load import BadPicture
+from airvlm.images.load import BadImage
 from airvlm.images.prompts import DESCRIBE
 from airvlm.methods import AIR
 from airvlm.methods.vcd import VCD
@@ -103,27 +103,15 @@ def test_many_questions_about_one_picture_encode_it_once(folder: Path) -> None:
     for question in ("what ?", "is there a dog ?", "is there a cat ?"):
         vlm.ask(picture(7), question, max_new_tokens=1)
     list(vlm.batch([(picture(7), "how many ?"), (picture(8), "what ?")], max_new_tokens=1, progress=False))
-    assert vlm.encoder.features.encoded == 2
+    assert vlm.encoder.cache.computed["features"] == 2
 
 
-def test_kept_features_stay_within_their_limit(vlm: VLM) -> None:
-    kept = type(vlm.encoder.features)(vlm.model, limit=3 * 16 * tiny_models.WIDTH * 4)
-    request = vlm.encoder.read(picture(1), "what ?")
-    inputs = vlm.encoder.inputs([request], pixels=True)
-    for key in "abcde":
-        kept.attach(dict(inputs), [key])
-    assert kept.encoded == 5
-    kept.attach(dict(inputs), ["e"])
-    assert kept.encoded == 5
-    kept.attach(dict(inputs), ["a"])
-    assert kept.encoded == 6
-
-
-def test_a_kept_picture_does_not_hold_the_batch_it_came_in(vlm: VLM) -> None:
-    features = type(vlm.encoder.features)(vlm.model)
-    requests = [vlm.encoder.read(picture(i), "what ?") for i in range(4)]
-    features.attach(vlm.encoder.inputs(requests, pixels=True), list("abcd"))
-    assert features.kept["a"].untyped_storage().nbytes() == features.kept["a"].nbytes
+def test_a_kept_image_does_not_hold_the_batch_it_came_in(folder: Path) -> None:
+    vlm = VLM.load(folder)
+    vlm.encoder.inputs([vlm.encoder.read(picture(i), "what ?") for i in range(4)])
+    kept = [value for (kind, _), (value, _) in vlm.encoder.cache._values.items() if kind == "features"]
+    assert len(kept) == 4
+    assert all(one.untyped_storage().nbytes() == one.nbytes for one, _ in kept)
 
 
 def test_streamed_pieces_are_the_answer(vlm: VLM) -> None:
@@ -169,7 +157,7 @@ def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
     reports = [answer.report for answer in answers]
     assert [len(report.crops) for report in reports if report] == [1, 0, 2]
     assert reports[1] is not None
-    assert reports[1].reason == "this request has no picture"
+    assert reports[1].reason == "this request has no image"
     assert [a.text for a in answers] == [
         vlm.ask(image, text, method=METHOD if image else None, max_new_tokens=3).text
         for image, text in requests
@@ -200,7 +188,7 @@ def test_pictures_come_in_every_form(vlm: VLM, tmp_path: Path) -> None:
 
 
 def test_web_addresses_are_refused_unless_allowed(vlm: VLM) -> None:
-    with pytest.raises(BadPicture, match="web address"):
+    with pytest.raises(BadImage, match="web address"):
         vlm.ask("https://example.org/a.png", QUESTION)
 
 

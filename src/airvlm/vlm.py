@@ -1,6 +1,6 @@
 """VLM: a vision-language model to talk to — ask, describe, batch, stream, compare.
 
-Pictures and questions in, answers with their reports out. What a method does to the model is the method's own
+Images and questions in, answers with their reports out. What a method does to the model is the method's own
 business (methods/); loading is loading.py, and the way from a request to tensors is encoding.py.
 """
 
@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from airvlm.hooks.method import Method
 from airvlm.hooks.streaming import stream_text
-from airvlm.images.inputs import Encoder, Pictures, Request, chunks
+from airvlm.images.inputs import Encoder, Images, Request, chunks
 from airvlm.images.prompts import DESCRIBE, Question
 from airvlm.models.anatomy import Anatomy
 from airvlm.models.loading import fingerprint, load_parts
@@ -38,7 +38,7 @@ class Answer:
 
     text: str
     report: Report | None  # what the method did; None without a method
-    prompt: str  # the whole prompt, placeholders for pictures included
+    prompt: str  # the whole prompt, placeholders for images included
     tokens: int  # new tokens, the end token not counted
     finished: bool  # the model ended by itself, before max_new_tokens
     seconds: float  # of the whole call; in a batch, this row's share
@@ -57,7 +57,7 @@ class VLM:
         *,
         name: str = "model",
         anatomy: Anatomy | None = None,
-        allow_urls: bool = False,  # whether pictures may be fetched from http(s) addresses
+        allow_urls: bool = False,  # whether images may be fetched from http(s) addresses
     ) -> None:
         self.model = model
         self.processor = processor
@@ -99,34 +99,34 @@ class VLM:
 
     def ask(
         self,
-        image: Pictures,
+        image: Images,
         question: Question,
         *,
         method: Method | None = None,
         max_new_tokens: int = 64,
         **generation: Any,
     ) -> Answer:
-        """One question about one picture, several, or none; or a conversation's turns (images/prompts.py).
+        """One question about one image, several, or none; or a conversation's turns (images/prompts.py).
 
         `generation` goes to transformers' generate.
         """
         row = self.encoder.read(image, question)
         return self.answer_rows([row], method, max_new_tokens=max_new_tokens, **generation)[0]
 
-    def describe(self, image: Pictures, *, method: Method | None = None, **generation: Any) -> Answer:
+    def describe(self, image: Images, *, method: Method | None = None, **generation: Any) -> Answer:
         """A description, asked for by the sentence that CHAIR evaluations use."""
         return self.ask(image, DESCRIBE, method=method, **generation)
 
     def compare(
-        self, image: Pictures, question: Question, methods: Mapping[str, Method | None], **generation: Any
+        self, image: Images, question: Question, methods: Mapping[str, Method | None], **generation: Any
     ) -> dict[str, Answer]:
-        """The same question under several methods; the picture is encoded once."""
+        """The same question under several methods; the image is encoded once."""
         row = self.encoder.read(image, question)
         return {name: self.answer_rows([row], method, **generation)[0] for name, method in methods.items()}
 
     def batch(
         self,
-        requests: Iterable[tuple[Pictures, Question]],
+        requests: Iterable[tuple[Images, Question]],
         *,
         method: Method | None = None,
         batch_size: int = 16,
@@ -135,7 +135,7 @@ class VLM:
     ) -> Iterator[Answer]:
         """Answers in the order of the requests, read as they are needed.
 
-        Rows of like length run together, so that little is spent on padding. A row without a picture, where others
+        Rows of like length run together, so that little is spent on padding. A row without an image, where others
         have one, is answered without the method, and its report says so.
         """
         if batch_size < 1:
@@ -147,20 +147,18 @@ class VLM:
                 rows = self.encoder.read_all(window)
                 answers: dict[int, Answer] = {}
                 for chunk in chunks(rows, batch_size):
-                    alone = (
-                        method is not None and not rows[chunk[0]].pictures and any(r.pictures for r in rows)
-                    )
+                    alone = method is not None and not rows[chunk[0]].images and any(r.images for r in rows)
                     batch = [rows[i] for i in chunk]
                     given = self.answer_rows(batch, None if alone else method, **generation)
                     if alone and method is not None:
-                        given = [_without_picture(answer, method) for answer in given]
+                        given = [_without_image(answer, method) for answer in given]
                     answers.update(zip(chunk, given))
                     bar.update(len(chunk))
                 yield from (answers[i] for i in range(len(rows)))
 
     def stream(
         self,
-        image: Pictures,
+        image: Images,
         question: Question,
         *,
         method: Method | None = None,
@@ -180,7 +178,7 @@ class VLM:
 
     @torch.no_grad()
     def likelihood(
-        self, image: Pictures, question: Question, options: Sequence[str], *, method: Method | None = None
+        self, image: Images, question: Question, options: Sequence[str], *, method: Method | None = None
     ) -> list[float]:
         """Mean log-likelihood of each option's tokens as the answer; the largest is the model's choice."""
         row = self.encoder.read(image, question)
@@ -208,8 +206,8 @@ class VLM:
     def _under(self, method: Method | None, rows: Sequence[Request]) -> Any:
         if method is None:
             return nullcontext()
-        pictures = [list(row.pictures) for row in rows]
-        return method(self.model, self.processor, images=pictures, anatomy=self.anatomy)
+        images = [list(row.images) for row in rows]
+        return method(self.model, self.processor, images=images, anatomy=self.anatomy)
 
     def _generate(
         self, inputs: dict[str, Any], rows: Sequence[Request], method: Method | None, **generation: Any
@@ -266,8 +264,8 @@ def _reads_pixels(method: Any) -> bool:
     return method.needs_pixels or any(_reads_pixels(value) for value in vars(method).values())
 
 
-def _without_picture(answer: Answer, method: Method) -> Answer:
-    report = Report(method.to_json(), fired=False, reason="this request has no picture")
+def _without_image(answer: Answer, method: Method) -> Answer:
+    report = Report(method.to_json(), fired=False, reason="this request has no image")
     return replace(answer, report=report)
 
 

@@ -1,4 +1,4 @@
-"""Reading pictures: every source gives the same pixels, and what cannot be read is refused in one clear line."""
+"""Reading images: every source gives the same pixels, and what cannot be read is refused in one clear line."""
 
 import io
 import threading
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from airvlm.images.load import BadPicture, load_picture
+from airvlm.images.load import BadImage, load_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
 
@@ -42,11 +42,11 @@ def test_every_source_gives_the_same_pixels(picture, tmp_path):
         PIXELS.astype(np.int64),
         picture,
     ):
-        same(load_picture(source))
+        same(load_image(source))
 
 
 def test_the_callers_image_is_never_changed_or_shared(picture):
-    loaded = load_picture(picture)
+    loaded = load_image(picture)
     loaded.putpixel((0, 0), (1, 2, 3))
     same(picture)
 
@@ -54,21 +54,21 @@ def test_the_callers_image_is_never_changed_or_shared(picture):
 def test_exif_orientation_is_applied(picture):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show it rotated by 90 degrees clockwise
-    same(load_picture(encoded(picture, exif=exif)), np.rot90(PIXELS, -1))
+    same(load_image(encoded(picture, exif=exif)), np.rot90(PIXELS, -1))
 
 
 def test_transparency_is_laid_over_white():
     array = np.zeros((2, 2, 4), dtype=np.uint8)
     array[0, 0] = (255, 0, 0, 255)
     array[1, 1] = (0, 0, 0, 128)
-    loaded = np.asarray(load_picture(encoded(Image.fromarray(array))))
+    loaded = np.asarray(load_image(encoded(Image.fromarray(array))))
     assert loaded[0, 0].tolist() == [255, 0, 0] and loaded[0, 1].tolist() == [255, 255, 255]
     assert loaded[1, 1].tolist() == [127, 127, 127]
     palette = Image.new("P", (1, 1), 3)
-    assert load_picture(encoded(palette, "GIF", transparency=3)).getpixel((0, 0)) == (255, 255, 255)
+    assert load_image(encoded(palette, "GIF", transparency=3)).getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_grey_and_deep_pictures_keep_their_range():
+def test_grey_and_deep_images_keep_their_range():
     grey = np.array([[0, 128, 255]], dtype=np.uint8)
     deep = grey.astype(np.uint16) * 257
     for source in (
@@ -78,34 +78,34 @@ def test_grey_and_deep_pictures_keep_their_range():
         encoded(Image.fromarray(deep)),
         grey[..., None],
     ):
-        same(load_picture(source), np.repeat(grey[..., None], 3, -1))
-    assert load_picture(np.array([[True, False]])).getpixel((0, 0)) == (255, 255, 255)
+        same(load_image(source), np.repeat(grey[..., None], 3, -1))
+    assert load_image(np.array([[True, False]])).getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"])
 def test_every_colour_mode_becomes_rgb(mode):
-    assert load_picture(Image.new(mode, (3, 2))).mode == "RGB"
+    assert load_image(Image.new(mode, (3, 2))).mode == "RGB"
 
 
 def test_damaged_files_are_refused(picture, tmp_path):
     whole = encoded(picture, "JPEG")
-    for content in (b"", b"not a picture", whole[: len(whole) // 2], encoded(picture)[:60]):
-        with pytest.raises(BadPicture, match=r"damaged|not a readable"):
-            load_picture(content)
-    with pytest.raises(BadPicture, match="does not exist"):
-        load_picture(tmp_path / "none.png")
-    with pytest.raises(BadPicture, match="folder"):
-        load_picture(tmp_path)
+    for content in (b"", b"not an image", whole[: len(whole) // 2], encoded(picture)[:60]):
+        with pytest.raises(BadImage, match=r"damaged|not a readable"):
+            load_image(content)
+    with pytest.raises(BadImage, match="does not exist"):
+        load_image(tmp_path / "none.png")
+    with pytest.raises(BadImage, match="folder"):
+        load_image(tmp_path)
 
 
-def test_huge_pictures_are_refused_before_they_are_decoded(picture, monkeypatch):
-    with pytest.raises(BadPicture, match=r"17 x 12 pixels, at most 100"):
-        load_picture(picture, max_pixels=100)
+def test_huge_images_are_refused_before_they_are_decoded(picture, monkeypatch):
+    with pytest.raises(BadImage, match=r"17 x 12 pixels, at most 100"):
+        load_image(picture, max_pixels=100)
     bomb = encoded(Image.new("1", (30000, 30000)))
     decoded = []
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.append(self))
-    with pytest.raises(BadPicture, match="too large"):
-        load_picture(bomb)
+    with pytest.raises(BadImage, match="too large"):
+        load_image(bomb)
     assert not decoded
 
 
@@ -113,21 +113,21 @@ def test_huge_pictures_are_refused_before_they_are_decoded(picture, monkeypatch)
     ("array", "message"),
     [
         (np.zeros((3, 4, 5)), "channels last"),
-        (np.zeros((0, 4, 3)), "not a picture"),
+        (np.zeros((0, 4, 3)), "not an image"),
         (np.full((2, 2), 7.0), "from 0 to 1"),
         (np.full((2, 2), np.nan), "NaN"),
         (np.full((2, 2), -3), "0 to 255"),
-        (np.full((2, 2), "a"), "not a picture"),
+        (np.full((2, 2), "a"), "not an image"),
     ],
 )
-def test_arrays_that_are_no_pictures_are_refused(array, message):
-    with pytest.raises(BadPicture, match=message):
-        load_picture(array)
+def test_arrays_that_are_no_images_are_refused(array, message):
+    with pytest.raises(BadImage, match=message):
+        load_image(array)
 
 
 def test_other_types_are_refused():
-    with pytest.raises(BadPicture, match="int"):
-        load_picture(7)
+    with pytest.raises(BadImage, match="int"):
+        load_image(7)
 
 
 @pytest.fixture
@@ -169,15 +169,15 @@ def server(picture):
 
 
 def test_addresses_are_fetched_only_when_allowed(server):
-    same(load_picture(f"{server}/good", allow_urls=True))
-    with pytest.raises(BadPicture, match="allow_urls=True"):
-        load_picture(f"{server}/good")
+    same(load_image(f"{server}/good", allow_urls=True))
+    with pytest.raises(BadImage, match="allow_urls=True"):
+        load_image(f"{server}/good")
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://host/a.png", "data://x"])
 def test_only_http_and_https_are_read(address):
-    with pytest.raises(BadPicture, match="only http and https"):
-        load_picture(address, allow_urls=True)
+    with pytest.raises(BadImage, match="only http and https"):
+        load_image(address, allow_urls=True)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_only_http_and_https_are_read(address):
     ],
 )
 def test_downloads_that_go_wrong_are_refused(server, page, message):
-    with pytest.raises(BadPicture, match=message):
-        load_picture(
+    with pytest.raises(BadImage, match=message):
+        load_image(
             f"{server}/{page}", allow_urls=True, max_bytes=500_000, timeout=0.5 if page == "slow" else 30
         )

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from airvlm.images.cache import Kept
 from airvlm.images.inputs import Encoder, Request
+from airvlm.images.load import LoadedImage
 from airvlm.models.anatomy import Anatomy
 from airvlm.vlm import VLM
 from tests import tiny_models
@@ -31,8 +31,8 @@ OWN_PIXELS = {  # each picture's pixels are its own: a row of them, or patches w
 
 
 def request(text: str, *seeds: int, size: tuple[int, int] = (48, 40)) -> Request:
-    pictures = tuple(tiny_models.picture(seed, size) for seed in seeds)
-    return Request(pictures, tuple(f"{seed} {size}" for seed in seeds), f"{'<image> ' * len(seeds)}{text}")
+    images = tuple(LoadedImage(tiny_models.picture(seed, size), f"{seed} {size}") for seed in seeds)
+    return Request(images, f"{'<image> ' * len(seeds)}{text}")
 
 
 def batches() -> list[list[Request]]:
@@ -49,14 +49,18 @@ def batches() -> list[list[Request]]:
 def test_the_inputs_are_those_of_the_processor_bit_for_bit(family: str) -> None:
     model, processor = tiny_models.shared(family)
     encoder = Encoder(model, processor, Anatomy.of(model))
+    encoder.forget()
+    before = encoder.cache.computed["pixels"]
     for rows in batches():
         given = encoder.inputs(rows, pixels=True)
-        expected = processor(text=[row.prompt for row in rows], images=[row.pictures for row in rows])
+        expected = processor(
+            text=[row.prompt for row in rows], images=[[one.rgb for one in row.images] for row in rows]
+        )
         assert set(given) == set(expected)
         assert all(torch.equal(given[name], expected[name]) for name in expected)
     assert encoder.pixels.possible is (family in OWN_PIXELS)
     if family in OWN_PIXELS:
-        assert encoder.pixels.processed == 4
+        assert encoder.cache.computed["pixels"] - before == 4
 
 
 @pytest.fixture(scope="module")
@@ -99,36 +103,23 @@ def test_other_settings_of_the_image_processor_are_other_pixels(folder: Path) ->
     raw = lent(images=[picture], return_tensors="pt", do_normalize=False)["pixel_values"]
     assert not torch.equal(plain, raw)
     assert torch.equal(plain, lent([[picture]], return_tensors="pt")["pixel_values"])
-    assert encoder.pixels.processed == 2
+    assert encoder.cache.computed["pixels"] == 2
 
 
 def test_a_picture_that_requests_share_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airvlm.images import inputs as encoding
 
     read: list[Image.Image] = []
-    load = encoding.load_picture
-    monkeypatch.setattr(encoding, "load_picture", lambda source, **given: read.append(source) or load(source))
+    load = encoding.read_image
+    monkeypatch.setattr(encoding, "read_image", lambda source, **given: read.append(source) or load(source))
     one, two = tiny_models.picture(1), tiny_models.picture(2)
     encoder = VLM.load(folder).encoder
     rows = encoder.read_all([(one, "what ?"), ([two, one], "what ?"), (None, "what ?"), (one, "how many ?")])
     assert read == [one, two]
-    assert [len(row.pictures) for row in rows] == [1, 2, 0, 1]
+    assert [len(row.images) for row in rows] == [1, 2, 0, 1]
     assert rows == [
         encoder.read(one, "what ?"),
         encoder.read([two, one], "what ?"),
         encoder.read(None, "what ?"),
         encoder.read(one, "how many ?"),
     ]
-
-
-def test_what_is_kept_stays_within_its_bytes_and_the_latest_stays() -> None:
-    kept: Kept[torch.Tensor] = Kept(limit=3 * 40)
-    for key in "abc":
-        kept[key] = torch.zeros(10)
-    kept["a"] = torch.ones(10)  # used again: now the latest
-    kept["d"] = torch.zeros(10)
-    assert [key for key in "abcd" if key in kept] == ["a", "c", "d"]
-    kept["e"] = torch.zeros(1000)  # too large, but what was just computed is there to be used
-    assert [key for key in "abcde" if key in kept] == ["e"]
-    kept["a"] = torch.zeros(10)
-    assert [key for key in "abcde" if key in kept] == ["a"]

@@ -1,43 +1,131 @@
-"""What was computed once and may be wanted again: a least-recently-used store, bounded in bytes.
+"""What was computed of an image and may be wanted again: one content hash, and one store for each model.
 
-Knows nothing of what it keeps, beyond the size of its tensors.
+Pixels, features, crops' tokens and evidence live in one least-recently-used store that is bounded in bytes. A key says
+everything the value depends on: the image's content, the settings, and where weights took part, their state. Knows
+nothing of how the values are computed.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from __future__ import annotations
 
-from torch import Tensor
+import dataclasses
+import hashlib
+import itertools
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
-__all__ = ["Kept"]
+import torch
+from PIL import Image
+from torch import Tensor, nn
 
-Value = TypeVar("Value", Tensor, dict[str, Tensor])
+__all__ = ["ImageCache", "Kind", "cache_of", "content_key", "nbytes", "serial", "weights_state"]
+
+Kind = Literal["pixels", "features", "crops", "evidence"]
+LIMIT = 768 * 2**20  # bytes; evidence and crops of a dozen images at a 7B model's widths
 
 
-class Kept(Generic[Value]):
-    """The latest values, as many as fit into `limit` bytes; at least one."""
+class ImageCache:
+    """The latest values, as many as fit into `limit` bytes; at least one. Safe for threads."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-        self._bytes = 0
+        self.bytes = 0  # held now
+        self.computed: Counter[str] = Counter()  # values stored so far, by kind: what was not found
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._values
+    def get(self, kind: Kind, key: Hashable) -> Any:
+        """The value, which becomes the latest; None where it is not kept."""
+        with self._lock:
+            if (kind, key) not in self._values:
+                return None
+            self._values.move_to_end((kind, key))
+            return self._values[kind, key][0]
 
-    def __getitem__(self, key: Hashable) -> Value:
-        return self._values[key]
+    def put(self, kind: Kind, key: Hashable, value: Any) -> None:
+        size = nbytes(value)
+        with self._lock:
+            self.computed[kind] += 1
+            _, old = self._values.pop((kind, key), (None, 0))
+            self._values[kind, key] = value, size
+            self.bytes += size - old
+            while self.bytes > self.limit and len(self._values) > 1:
+                self.bytes -= self._values.popitem(last=False)[1][1]
 
-    def __setitem__(self, key: Hashable, value: Value) -> None:
-        if key in self._values:
-            self._bytes -= _size(self._values[key])
-        self._values[key] = value
-        self._values.move_to_end(key)
-        self._bytes += _size(value)
-        while len(self._values) > 1 and self._bytes > self.limit:
-            _, dropped = self._values.popitem(last=False)
-            self._bytes -= _size(dropped)
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
-def _size(value: Tensor | dict[str, Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in (value.values() if isinstance(value, dict) else [value]))
+_CACHES: WeakKeyDictionary[nn.Module, ImageCache] = WeakKeyDictionary()  # gone with its model
+_SERIALS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_NEXT = itertools.count(1)
+_LOCK = threading.Lock()
+
+
+def cache_of(model: nn.Module) -> ImageCache:
+    """The store that belongs to this model (the one inside torch.compile's and PEFT's wrappers: Anatomy.model)."""
+    with _LOCK:
+        if model not in _CACHES:
+            _CACHES[model] = ImageCache()
+        return _CACHES[model]
+
+
+def content_key(image: Image.Image | Tensor) -> str:
+    """The image's identity: equal for equal pixels, wherever they were read from."""
+    if isinstance(image, Tensor):
+        pixels = image.detach().cpu().contiguous().view(torch.uint8)
+        content, form = pixels.numpy().tobytes(), f"{image.dtype}{tuple(image.shape)}"
+    else:
+        content, form = image.tobytes(), f"{image.mode}{image.size}"
+    return hashlib.blake2b(content, key=form.encode()[:64], digest_size=16).hexdigest()
+
+
+def serial(thing: Any) -> int:
+    """A number of one object (an image processor, say) that no other object ever gets; 0 stands for None."""
+    if thing is None:
+        return 0
+    with _LOCK:
+        try:
+            if thing not in _SERIALS:
+                _SERIALS[thing] = next(_NEXT)
+            return _SERIALS[thing]
+        except TypeError:  # neither hashed nor referred to weakly
+            return -id(thing)
+
+
+def weights_state(model: nn.Module) -> Hashable:
+    """Changes when the weights do: in place (training), by conversion, or by switching or merging an adapter."""
+    versions, kinds = 0, set()
+    for parameter in model.parameters():
+        versions += parameter._version
+        kinds.add((parameter.dtype, parameter.device))
+    adapters = tuple(
+        (
+            str(module.active_adapters),
+            bool(module.disable_adapters),
+            str(getattr(module, "merged_adapters", "")),
+        )
+        for module in model.modules()
+        if hasattr(module, "disable_adapters") and not callable(module.disable_adapters)  # PEFT's own layers
+    )
+    return versions, frozenset(kinds), hash(adapters)
+
+
+def nbytes(value: Any) -> int:
+    """Bytes of the tensors in a value: a tensor, or mappings, sequences and dataclasses of them."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(nbytes(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return sum(nbytes(part) for part in value)
+    if dataclasses.is_dataclass(value):
+        return sum(nbytes(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return 0

@@ -1,6 +1,6 @@
-"""Reading a picture from wherever it is: a path, a URL, bytes, a numpy array or a Pillow image, always to RGB.
+"""Reading an image from wherever it is: a path, a URL, bytes, a numpy array or a Pillow image, always to RGB.
 
-Refuses what it cannot read with one clear `BadPicture`. Knows nothing of models or crops.
+Refuses what it cannot read with one clear `BadImage`. Knows nothing of models or crops.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import time
 import urllib.error
 import urllib.request
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-Picture: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray[Any, Any]"
+from airvlm.images.cache import content_key
 
-MAX_PIXELS = 64_000_000  # a larger picture is refused before it is decoded
+__all__ = ["BadImage", "BadPicture", "ImageSource", "LoadedImage", "load_image", "load_picture", "read_image"]
+
+ImageSource: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray[Any, Any] | LoadedImage"
+
+MAX_PIXELS = 64_000_000  # a larger image is refused before it is decoded
 MAX_BYTES = 32_000_000  # of a download
 TIMEOUT = 15.0  # seconds for a whole download, not for each read of it
 READABLE = (
@@ -31,22 +36,40 @@ READABLE = (
 )  # Pillow raises these
 
 
-class BadPicture(ValueError):
-    """A picture that cannot be used; the message says which and why."""
+class BadImage(ValueError):
+    """An image that cannot be used; the message says which and why."""
 
 
-def load_picture(
-    source: Picture,
+@dataclass(frozen=True)
+class LoadedImage:
+    """An image that was read: given anywhere as an image, it is neither read nor hashed again."""
+
+    rgb: Image.Image
+    key: str  # hash of its content: its one identity
+
+
+def read_image(source: ImageSource, *, allow_urls: bool = False) -> LoadedImage:
+    """The image in RGB with its identity."""
+    if isinstance(source, LoadedImage):
+        return source
+    rgb = load_image(source, allow_urls=allow_urls)
+    return LoadedImage(rgb, content_key(rgb))
+
+
+def load_image(
+    source: ImageSource,
     *,
     allow_urls: bool = False,
     max_pixels: int = MAX_PIXELS,
     max_bytes: int = MAX_BYTES,
     timeout: float = TIMEOUT,
 ) -> Image.Image:
-    """The picture as RGB: upright (EXIF), transparency laid over white, 16-bit and float values brought to 8 bits.
+    """The image as RGB: upright (EXIF), transparency laid over white, 16-bit and float values brought to 8 bits.
 
     Web addresses are fetched only when `allow_urls` is set, and then only over http or https.
     """
+    if isinstance(source, LoadedImage):
+        return source.rgb
     if isinstance(source, Image.Image):
         return _to_rgb(source, "the given image", max_pixels)
     if isinstance(source, np.ndarray):
@@ -58,11 +81,11 @@ def load_picture(
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         if not path.is_file():
-            what = "is a folder, not a picture" if path.is_dir() else "does not exist"
-            raise BadPicture(f"{path} {what}")
+            what = "is a folder, not an image" if path.is_dir() else "does not exist"
+            raise BadImage(f"{path} {what}")
         return _decode(path, str(path), max_pixels)
-    raise BadPicture(
-        f"cannot read a picture from {type(source).__name__}; give a path, an http(s) address, bytes, "
+    raise BadImage(
+        f"cannot read an image from {type(source).__name__}; give a path, an http(s) address, bytes, "
         "a numpy array (H, W[, C]) or a PIL image"
     )
 
@@ -72,44 +95,42 @@ def _decode(file: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
         with warnings.catch_warnings():
             # We have a limit of our own, checked before decoding.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(file) as picture:
-                return _to_rgb(picture, name, max_pixels)
-    except BadPicture:
+            with Image.open(file) as image:
+                return _to_rgb(image, name, max_pixels)
+    except BadImage:
         raise
     except Image.DecompressionBombError as error:
-        raise BadPicture(f"{name} is too large: {error}") from error
+        raise BadImage(f"{name} is too large: {error}") from error
     except READABLE as error:
-        raise BadPicture(f"{name} is not a readable picture: {error}") from error
+        raise BadImage(f"{name} is not a readable image: {error}") from error
 
 
-def _to_rgb(picture: Image.Image, name: str, max_pixels: int) -> Image.Image:
-    W, H = picture.size
+def _to_rgb(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
+    W, H = image.size
     if W < 1 or H < 1:
-        raise BadPicture(f"{name} is empty ({W} x {H} pixels)")
+        raise BadImage(f"{name} is empty ({W} x {H} pixels)")
     if max_pixels < W * H:
-        raise BadPicture(
+        raise BadImage(
             f"{name} is too large: {W} x {H} pixels, at most {max_pixels} are read; scale it down first"
         )
     try:
-        picture = ImageOps.exif_transpose(picture)
-        if picture.mode.startswith(
-            ("I", "F")
-        ):  # 16-bit, 32-bit and float grey: convert("RGB") would clip them
-            picture = _from_array(np.asarray(picture, dtype=np.float32) / _full_scale(picture))
-        if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
-            picture = picture.convert("RGBA")
-            ground = Image.new("RGBA", picture.size, (255, 255, 255, 255))
-            picture = Image.alpha_composite(ground, picture)
-        rgb = picture.convert("RGB")
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith(("I", "F")):  # 16-bit, 32-bit and float grey: convert("RGB") would clip them
+            image = _from_array(np.asarray(image, dtype=np.float32) / _full_scale(image))
+        if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+            image = image.convert("RGBA")
+            ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
+            image = Image.alpha_composite(ground, image)
+        rgb = image.convert("RGB")
     except READABLE as error:
-        raise BadPicture(f"{name} is damaged: {error}") from error
-    return rgb.copy() if rgb is picture else rgb
+        raise BadImage(f"{name} is damaged: {error}") from error
+    return rgb.copy() if rgb is image else rgb
 
 
-def _full_scale(picture: Image.Image) -> float:
-    """The value that means white in a grey picture of more than 8 bits."""
-    if picture.mode == "F":
-        return 1.0 if float(np.asarray(picture).max()) <= 1.0 else 255.0
+def _full_scale(image: Image.Image) -> float:
+    """The value that means white in a grey image of more than 8 bits."""
+    if image.mode == "F":
+        return 1.0 if float(np.asarray(image).max()) <= 1.0 else 255.0
     return 65535.0
 
 
@@ -118,36 +139,36 @@ def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
-        raise BadPicture(
-            f"an array of shape {array.shape} is not a picture; give (height, width) or (height, width, 3 or 4) "
+        raise BadImage(
+            f"an array of shape {array.shape} is not an image; give (height, width) or (height, width, 3 or 4) "
             "with the channels last"
         )
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     elif np.issubdtype(array.dtype, np.floating):
         if not np.isfinite(array).all():
-            raise BadPicture("the array holds NaN or infinity")
+            raise BadImage("the array holds NaN or infinity")
         low, high = float(array.min()), float(array.max())
         if low < 0 or high > 1:
-            raise BadPicture(f"a float array must hold values from 0 to 1, this one {low:g} to {high:g}")
+            raise BadImage(f"a float array must hold values from 0 to 1, this one {low:g} to {high:g}")
         array = np.rint(array * 255).astype(np.uint8)
     elif array.dtype == np.uint16:
         array = np.rint(array / 257.0).astype(np.uint8)
     elif np.issubdtype(array.dtype, np.integer):
         if array.min() < 0 or array.max() > 255:
-            raise BadPicture(f"an integer array must hold 0 to 255, this one {array.min()} to {array.max()}")
+            raise BadImage(f"an integer array must hold 0 to 255, this one {array.min()} to {array.max()}")
         array = array.astype(np.uint8)
     else:
-        raise BadPicture(f"an array of {array.dtype} is not a picture; give integers 0..255 or floats 0..1")
+        raise BadImage(f"an array of {array.dtype} is not an image; give integers 0..255 or floats 0..1")
     return Image.fromarray(np.ascontiguousarray(array))
 
 
 def _download(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
     scheme = url.split("://", 1)[0].lower()
     if scheme not in ("http", "https"):
-        raise BadPicture(f"{url}: only http and https addresses are read, not {scheme}")
+        raise BadImage(f"{url}: only http and https addresses are read, not {scheme}")
     if not allowed:
-        raise BadPicture(f"{url} is a web address; downloads are off, pass allow_urls=True to allow them")
+        raise BadImage(f"{url} is a web address; downloads are off, pass allow_urls=True to allow them")
     # Built from parts: the default opener would also follow a redirect to ftp.
     opener = urllib.request.OpenerDirector()
     for handler in (
@@ -168,11 +189,14 @@ def _download(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
             while chunk := response.read1(65536):
                 content += chunk
                 if len(content) > max_bytes:
-                    raise BadPicture(f"{url} is larger than {max_bytes} bytes")
+                    raise BadImage(f"{url} is larger than {max_bytes} bytes")
                 if time.monotonic() > deadline:
-                    raise BadPicture(f"{url} did not arrive within {timeout:g} s")
-    except BadPicture:
+                    raise BadImage(f"{url} did not arrive within {timeout:g} s")
+    except BadImage:
         raise
     except (OSError, urllib.error.URLError, ValueError) as error:
-        raise BadPicture(f"{url} could not be fetched: {error}") from error
+        raise BadImage(f"{url} could not be fetched: {error}") from error
     return bytes(content)
+
+
+BadPicture, load_picture = BadImage, load_image  # the names they had

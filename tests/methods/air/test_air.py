@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from airvlm.hooks.run import DidNotAct, NeverFired, Run
+from airvlm.images.cache import cache_of
 from airvlm.methods import AIR
 from airvlm.methods.air.crops import crop_boxes, crops
 from airvlm.methods.air.reinforced import window
-from airvlm.methods.air.views import cache_of
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
@@ -249,14 +249,14 @@ def test_pictures_need_the_processor() -> None:
         under("llava", AIR(), [tiny_models.picture(1)], processor=False)
 
 
-def test_many_questions_about_one_picture_encode_its_crops_once() -> None:
+def test_many_questions_about_one_image_encode_its_crops_and_transport_them_once() -> None:
     model, processor = tiny_models.build("llava")
     picture = tiny_models.picture(7)
     rows = [(f"USER: <image> is there a {name} ? ASSISTANT:", [picture]) for name in ("dog", "cat", "fork")]
     for batch in (rows, rows[:1], rows[1:]):
         with AIR()(model, processor, images=[[picture.copy()] for _ in batch]):
             model.generate(**tiny_models.inputs(processor, batch), **GREEDY)
-    assert cache_of(model).encoded == 1
+    assert cache_of(model).computed == {"crops": 1, "evidence": 1}
 
 
 # -- the report
@@ -306,7 +306,7 @@ def test_strength_0_is_no_surprise_and_encodes_nothing(method: AIR) -> None:
         with method(model, processor, images=[rows[0][1]]) as run:
             model.generate(**tiny_models.inputs(processor, rows), **GREEDY)
     assert not run.report.fired and run.report.rows[0].reason == "its strength is 0"
-    assert cache_of(model).encoded == 0
+    assert not cache_of(model).computed
 
 
 def test_a_second_call_in_one_block_is_reported_on_its_own() -> None:

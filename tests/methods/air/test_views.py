@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from airvlm.images.cache import cache_of, content_key
 from airvlm.methods.air.crops import crop_boxes, crops
-from airvlm.methods.air.views import Glance, ViewCache, Views, cache_of, look, picture_key
+from airvlm.methods.air.views import Glance, Views, look
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
@@ -23,11 +24,11 @@ def llava() -> Any:
 
 def seen(llava: Any, pictures: list[Any], glance: Glance = GLANCE) -> list[Views]:
     anatomy, processor = llava
-    return look(anatomy, processor, pictures, [picture_key(p) for p in pictures], glance)
+    return look(anatomy, processor, pictures, [content_key(p) for p in pictures], glance)
 
 
 def encoded(llava: Any) -> int:
-    return cache_of(llava[0].model).encoded
+    return cache_of(llava[0].model).computed["crops"]
 
 
 def test_a_view_is_what_the_encoder_makes_of_the_crop(llava: Any) -> None:
@@ -106,33 +107,3 @@ def test_native_resolution_has_no_shrunk_picture() -> None:
     model, processor = tiny_models.shared("qwen2_5_vl")
     with pytest.raises(ValueError, match="no shrunk one"):
         seen((Anatomy.of(model), processor), [tiny_models.picture(1)], replace(GLANCE, shrunk=True))
-
-
-def test_keys_follow_content() -> None:
-    assert picture_key(tiny_models.picture(1)) == picture_key(tiny_models.picture(1).copy())
-    assert picture_key(tiny_models.picture(1)) != picture_key(tiny_models.picture(2))
-    flat = Image.new("RGB", (4, 8)), Image.new("RGB", (8, 4))
-    assert picture_key(flat[0]) != picture_key(flat[1])
-    pixels = torch.rand(3, 4, 4)
-    assert picture_key(pixels) == picture_key(pixels.clone()) != picture_key(pixels + 1)
-    assert picture_key(pixels.bfloat16()) != picture_key(pixels)
-
-
-def test_the_cache_is_bounded_and_forgets_the_least_recently_used() -> None:
-    def views() -> Views:
-        return Views((), (1, 1), torch.zeros(1, 4, 4), None)  # 64 bytes
-
-    cache = ViewCache(limit=200)
-    for key in "abc":
-        cache.put(key, views())
-    assert cache.get("a") is not None
-    cache.put("d", views())
-    assert len(cache) == 3
-    assert cache.get("b") is None
-    assert all(cache.get(key) is not None for key in "acd")
-
-
-def test_one_picture_larger_than_the_bound_is_still_kept() -> None:
-    cache = ViewCache(limit=1)
-    cache.put("a", Views((), (1, 1), torch.zeros(1, 4, 4), None))
-    assert cache.get("a") is not None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from airvlm.methods.air.crops import Box
 from airvlm.methods.air.prototypes import how_many, prototypes
 from airvlm.methods.air.recipe import Recipe
 from airvlm.methods.air.transport import cosine_cost, sinkhorn
@@ -29,7 +30,7 @@ ELEMENTS = 2**25  # costs solved at once; more pictures than fit are solved in t
 class Evidence:
     """One picture's evidence. Q prototypes of its K tokens, M crops of N tokens."""
 
-    views: Views
+    boxes: tuple[Box, ...]  # of the crops, in the image's own pixels
     prototypes: Tensor  # (Q,) positions among the K tokens, ascending
     distances: Tensor  # (M,) float32
     kept: Tensor  # (M,) bool
@@ -39,11 +40,6 @@ class Evidence:
     covered: Tensor | None  # (Q,) bool, prototypes that a kept crop speaks about; None when it is all of them
     iterations: Tensor  # () most Sinkhorn updates of any crop
     converged: Tensor  # () bool
-
-    @property
-    def bytes(self) -> int:
-        held = (self.memory, self.carried)
-        return sum(t.numel() * t.element_size() for t in held if t is not None)
 
 
 @torch.no_grad()
@@ -102,7 +98,7 @@ def _solve(Z: list[Tensor], views: list[Views], recipe: Recipe, carrying: bool) 
     numbers, spoken_of = torch.stack([counts, spoken]).tolist()  # the one sync of a prefill's evidence
     return [
         Evidence(
-            views=views[p],
+            boxes=views[p].boxes,
             prototypes=chosen.indices[p],
             distances=d[p],
             kept=kept[p],
@@ -110,13 +106,18 @@ def _solve(Z: list[Tensor], views: list[Views], recipe: Recipe, carrying: bool) 
             memory=None
             if carrying
             else _memory(H[p], X[p], None if mask is None else mask[p], kept[p], recipe),
-            carried=carried[p] if carried is not None and spoken_of[p] else None,
+            carried=_own(carried[p], P) if carried is not None and spoken_of[p] else None,
             covered=covered[p] if covered is not None and spoken_of[p] < covered.shape[1] else None,
             iterations=iterations[p],
             converged=converged[p],
         )
         for p in range(P)
     ]
+
+
+def _own(part: Tensor, P: int) -> Tensor:
+    """An image's part of what was solved together, without the rest: it is kept longer."""
+    return part.clone() if P > 1 else part
 
 
 def _together(tensors: list[Tensor]) -> Tensor:
@@ -154,7 +155,7 @@ def _average(views: list[Views], tokens: Tensor, indices: Tensor, carrying: bool
     zero = torch.zeros((), dtype=torch.long, device=tokens.device)
     return [
         Evidence(
-            views=views[p],
+            boxes=views[p].boxes,
             prototypes=indices[p],
             distances=torch.full((M,), math.nan),
             kept=torch.zeros(M, dtype=torch.bool),

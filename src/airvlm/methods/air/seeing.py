@@ -79,7 +79,7 @@ class Seeing(Intervention):
                 tuple(
                     Crop((box[0], box[1], box[2], box[3]), distance, kept)
                     for box, distance, kept in zip(
-                        e.views.boxes, e.distances.tolist(), e.kept.tolist(), strict=True
+                        e.boxes, e.distances.tolist(), e.kept.tolist(), strict=True
                     )
                 )
                 for e in evidence

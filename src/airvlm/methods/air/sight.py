@@ -7,8 +7,8 @@ each of them once. Knows nothing of what a method does with the evidence.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from airvlm.hooks.intervention import Call, Step
 from airvlm.hooks.run import Run
-from airvlm.images.load import load_picture
+from airvlm.images.cache import cache_of, content_key, serial, weights_state
+from airvlm.images.load import read_image
 from airvlm.methods.air.evidence import Evidence, gather
 from airvlm.methods.air.recipe import Recipe
-from airvlm.methods.air.views import Glance, Picture, Source, Views, look, picture_key
+from airvlm.methods.air.views import Glance, Picture, Source, Views, look
 
 __all__ = ["Seen", "Sight"]
 
@@ -30,6 +31,14 @@ class Seen:
 
     positions: Tensor  # (K,) of its tokens in the row
     evidence: Evidence
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image to crop from, and its identity."""
+
+    picture: Picture
+    key: str
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,10 @@ class Sight:
         self.carrying = carrying
         self.seconds = {"crops": 0.0, "transport": 0.0}
         self._images = None if run.images is None else _loaded(run.images)
-        self._pictures: dict[str, Picture] = {}
-        self._keys: dict[int, str] = {}  # by identity, so that a picture is hashed once a run
+        self._pictures: dict[str, Picture] = {}  # by content
         self._tensors: dict[
-            int, tuple[Tensor, list[Tensor]]
-        ] = {}  # pixel tensors and their pictures, kept alive
-        self._known: dict[tuple[Any, ...], Evidence] = {}
+            int, tuple[Tensor, list[_Image]]
+        ] = {}  # pixel tensors, kept alive, and their images
         self._pixels: Tensor | None = None
         if self._images is not None and run.processor is None:
             raise ValueError(
@@ -87,44 +94,75 @@ class Sight:
         counts = visual.sum(1).tolist()
         positions = visual.nonzero()[:, 1].split(counts)
         shown = self._shown(positions, counts, step)
-        keys = [(*part.keys, len(part.positions)) for part in shown]
-        pending = {key: part for key, part in zip(keys, shown, strict=True) if key not in self._known}
-        if pending:
-            started = time.perf_counter()
-            views = self._views(list(pending.values()))
-            encoded = time.perf_counter()
-            Z = [own[part.row, part.positions] for part in pending.values()]  # (K, d) a picture
-            found = gather(Z, views, self.recipe, carrying=self.carrying)
-            self._known |= dict(zip(pending, found, strict=True))
-            self.seconds["crops"] += encoded - started
-            self.seconds["transport"] += time.perf_counter() - encoded
+        Z = [own[part.row, part.positions] for part in shown]  # (K, d) a part
+        evidence = self._evidence(shown, Z)
         rows: list[list[Seen]] = [[] for _ in counts]
-        for key, part in zip(keys, shown, strict=True):
-            rows[part.row].append(Seen(part.positions, self._known[key]))
+        for part, found in zip(shown, evidence, strict=True):
+            rows[part.row].append(Seen(part.positions, found))
         return rows
+
+    def _evidence(self, shown: list[_Shown], Z: list[Tensor]) -> list[Evidence]:
+        """Kept evidence where there is some of the same tokens; all other is gathered together, and kept."""
+        started = time.perf_counter()
+        cache = cache_of(self.run.anatomy.model)
+        keys = self._evidence_keys(shown)
+        marks = [_mark(own) for own in Z]
+        known = [cache.get("evidence", key) or (None, marks[keys.index(key)]) for key in keys]
+        # What acted before (another method, say) may have changed the tokens: the key cannot know, the mark does.
+        same = _same(marks, [mark for _, mark in known])
+        found: dict[int, Evidence] = {
+            i: one for i, (one, _) in enumerate(known) if same[i] and one is not None
+        }
+        first = {
+            i: keys.index(key) if alike else i for i, (key, alike) in enumerate(zip(keys, same, strict=True))
+        }
+        pending = [i for i in first if first[i] == i and i not in found]
+        if pending:
+            views = self._views([shown[i] for i in pending])
+            encoded = time.perf_counter()
+            self.seconds["crops"] += encoded - started
+            gathered = gather([Z[i] for i in pending], views, self.recipe, carrying=self.carrying)
+            for i, evidence in zip(pending, gathered, strict=True):
+                found[i] = evidence
+                cache.put("evidence", keys[i], (evidence, marks[i]))
+            self.seconds["transport"] += time.perf_counter() - encoded
+        return [found[i] if i in found else found[first[i]] for i in range(len(keys))]
+
+    def _evidence_keys(self, shown: list[_Shown]) -> list[Hashable]:
+        """All that evidence depends on, but for the tokens themselves."""
+        recipe = tuple(getattr(self.recipe, field.name) for field in fields(Recipe))
+        processor = getattr(self.run.processor, "image_processor", self.run.processor)
+        common = (
+            recipe,
+            self.carrying,
+            self.glance,
+            serial(processor),
+            weights_state(self.run.anatomy.model),
+        )
+        return [
+            (part.keys, tuple(self._source(key) for key in part.keys), len(part.positions), *common)
+            for part in shown
+        ]
 
     # -- which picture is where
 
     def _shown(self, positions: Sequence[Tensor], counts: list[int], step: Step) -> list[_Shown]:
         shown = []
-        for row, (own, pictures) in enumerate(zip(positions, self._by_row(counts, step), strict=True)):
+        by_row = self._by_row(counts, step)
+        for image in (image for images in by_row for image in images):
+            self._pictures.setdefault(image.key, image.picture)
+        for row, (own, images) in enumerate(zip(positions, by_row, strict=True)):
             if not counts[row]:
                 continue
-            keys = [self._key(picture) for picture in pictures]
-            parts = _shares(own, pictures)
+            keys = [image.key for image in images]
+            parts = _shares(own, [image.picture for image in images])
             if parts is None:
                 shown.append(_Shown(row, own, tuple(keys)))
             else:
                 shown += [_Shown(row, part, (key,)) for part, key in zip(parts, keys, strict=True)]
         return shown
 
-    def _key(self, picture: Picture) -> str:
-        if id(picture) not in self._keys:
-            self._keys[id(picture)] = key = picture_key(picture)
-            self._pictures.setdefault(key, picture)
-        return self._keys[id(picture)]
-
-    def _by_row(self, counts: list[int], step: Step) -> list[list[Picture]]:
+    def _by_row(self, counts: list[int], step: Step) -> list[list[_Image]]:
         if self._images is not None:
             return _assigned(self._images, counts)
         pixels = self._pixels if self._pixels is not None else step.inputs.get("pixel_values")
@@ -136,7 +174,9 @@ class Sight:
             raise ValueError(
                 f"{sum(counts)} image tokens cannot be shared by the {len(pixels)} pictures of the input"
             )
-        each = iter(self._tensors.setdefault(id(pixels), (pixels, list(pixels)))[1])
+        if id(pixels) not in self._tensors:
+            self._tensors[id(pixels)] = pixels, [_Image(one, content_key(one)) for one in pixels]
+        each = iter(self._tensors[id(pixels)][1])
         return [[next(each) for _ in range(count // K)] for count in counts]
 
     def _views(self, shown: list[_Shown]) -> list[Views]:
@@ -158,19 +198,34 @@ class Sight:
         return keys[(keys.index(key) + 1) % len(keys)]
 
 
-def _loaded(images: Any) -> list[list[Picture]]:
-    """`images=` as a list of rows, or of pictures; see `_assigned`."""
+def _loaded(images: Any) -> list[list[_Image]]:
+    """`images=` as a list of rows, or of images; see `_assigned`."""
     items = list(images) if isinstance(images, list | tuple) else [images]
     return [_listed(item) for item in items]
 
 
-def _listed(item: Any) -> list[Picture]:
-    pictures = item if isinstance(item, list | tuple) else [] if item is None else [item]
-    return [load_picture(picture) for picture in pictures]
+def _listed(item: Any) -> list[_Image]:
+    images = item if isinstance(item, list | tuple) else [] if item is None else [item]
+    return [_Image(read.rgb, read.key) for read in map(read_image, images)]
 
 
-def _assigned(items: list[list[Picture]], counts: list[int]) -> list[list[Picture]]:
-    """The pictures of each row: one item a row, one a row with image tokens, or all of the only row."""
+def _mark(Z: Tensor) -> Tensor:
+    """One number a token, (K,): tokens that differ have other marks."""
+    return Z.float() @ torch.arange(1, Z.shape[-1] + 1, device=Z.device).cos()
+
+
+def _same(marks: list[Tensor], others: list[Tensor]) -> list[bool]:
+    """Whether marks are of the same tokens, up to the rounding of another batch; one read-back for all."""
+    same = [one is other for one, other in zip(marks, others, strict=True)]
+    open_ = [i for i, one in enumerate(marks) if not same[i] and one.device == others[i].device]
+    near = [(marks[i] - others[i]).abs().amax() <= 1e-3 * others[i].abs().amax() for i in open_]
+    for i, alike in zip(open_, torch.stack(near).tolist() if near else (), strict=True):
+        same[i] = alike
+    return same
+
+
+def _assigned(items: list[list[_Image]], counts: list[int]) -> list[list[_Image]]:
+    """The images of each row: one item a row, one a row with image tokens, or all of the only row."""
     showing = [row for row, count in enumerate(counts) if count]
     if len(items) == len(counts):
         rows = items

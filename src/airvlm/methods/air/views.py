@@ -6,23 +6,20 @@ one picture encode its crops once. Knows how pictures become tokens, and nothing
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from airvlm.images.cache import cache_of, serial, weights_state
 from airvlm.methods.air.crops import Box, Plan, crop_boxes, crops
 from airvlm.models.anatomy import Anatomy
 
-__all__ = ["Glance", "Picture", "Source", "ViewCache", "Views", "look", "picture_key"]
+__all__ = ["Glance", "Picture", "Source", "Views", "look"]
 
 Source = Literal["original", "shrunk", "other"]
 Picture = Image.Image | Tensor  # an original, or the (3, H, W) pixels that the model gets
@@ -48,95 +45,26 @@ class Views:
     tokens: Tensor  # (M, N, d)
     mask: Tensor | None  # (M, N) False where a crop has fewer than N tokens; None when all have N
 
-    @property
-    def bytes(self) -> int:
-        return self.tokens.numel() * self.tokens.element_size()
-
-
-class ViewCache:
-    """The views of recent pictures of one model: least recently used go first, bounded in bytes. Thread-safe."""
-
-    def __init__(self, limit: int = 512 * 2**20) -> None:
-        self.limit = limit  # bytes
-        self.encoded = 0  # pictures whose crops were encoded
-        self._kept: OrderedDict[Hashable, Views] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> Views | None:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: Hashable, views: Views) -> None:
-        with self._lock:
-            self.encoded += 1
-            old = self._kept.pop(key, None)
-            self._bytes += views.bytes - (old.bytes if old else 0)
-            self._kept[key] = views
-            while self._bytes > self.limit and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1].bytes
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-
-_CACHES: WeakKeyDictionary[nn.Module, ViewCache] = WeakKeyDictionary()  # gone with its model
-
-
-def cache_of(model: nn.Module) -> ViewCache:
-    """The cache that belongs to this model."""
-    return _CACHES.setdefault(model, ViewCache())
-
-
-def picture_key(picture: Picture) -> str:
-    """Equal for equal content."""
-    if isinstance(picture, Tensor):
-        pixels = picture.detach().cpu().contiguous().view(torch.uint8)
-        content, form = pixels.numpy().tobytes(), f"{picture.dtype}{tuple(picture.shape)}"
-    else:
-        content, form = picture.tobytes(), f"{picture.mode}{picture.size}"
-    return hashlib.blake2b(content, key=form.encode()[:64], digest_size=16).hexdigest()
-
 
 @torch.no_grad()
 def look(
-    anatomy: Anatomy, processor: Any, pictures: Sequence[Picture], keys: Sequence[str], glance: Glance
+    anatomy: Anatomy, processor: Any, images: Sequence[Picture], keys: Sequence[str], glance: Glance
 ) -> list[Views]:
-    """The views of each picture: known ones from the cache, all others in one batched encoding, in chunks."""
-    cache, state = cache_of(anatomy.model), _state(anatomy.model)
+    """The views of each image: known ones from the cache, all others in one batched encoding, in chunks."""
+    cache, state = cache_of(anatomy.model), weights_state(anatomy.model)
+    made_by = serial(getattr(processor, "image_processor", processor))
     found: dict[str, Views] = {}
     fresh: dict[str, Picture] = {}
-    for key, picture in zip(keys, pictures, strict=True):
-        views = cache.get((key, glance, state))
+    for key, image in zip(keys, images, strict=True):
+        views = cache.get("crops", (key, glance, made_by, state))
         if views is not None:
             found[key] = views
         else:
-            fresh[key] = picture
+            fresh[key] = image
     for key, views in zip(fresh, _encode(anatomy, processor, list(fresh.values()), glance), strict=True):
         found[key] = views
-        cache.put((key, glance, state), views)
+        cache.put("crops", (key, glance, made_by, state), views)
     return [found[key] for key in keys]
-
-
-def _state(model: nn.Module) -> Hashable:
-    """Changes when the weights do: in place (training), by conversion, or by switching an adapter."""
-    versions, kinds = 0, set()
-    for parameter in model.parameters():
-        versions += parameter._version
-        kinds.add((parameter.dtype, parameter.device))
-    adapters = tuple(
-        (str(module.active_adapters), bool(module.disable_adapters))
-        for module in model.modules()
-        if hasattr(module, "disable_adapters") and not callable(module.disable_adapters)  # PEFT's own layers
-    )
-    return versions, frozenset(kinds), hash(adapters)
 
 
 def _encode(anatomy: Anatomy, processor: Any, pictures: list[Picture], glance: Glance) -> list[Views]:
