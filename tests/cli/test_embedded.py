@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from airvlm import cli, tiny
+from airvlm import cli, photo, tiny
 from airvlm.tiny.drawing import NoFont, font_path
 from tests.checkpoints import save_llava
 
@@ -23,7 +23,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def embedded(monkeypatch: pytest.MonkeyPatch, stand_in: Path) -> None:
-    monkeypatch.setattr(tiny, "model_path", lambda: stand_in)
+    for module in (tiny, photo):
+        monkeypatch.setattr(module, "model_path", lambda: stand_in)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -58,22 +59,33 @@ def test_a_scene_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str
     assert "no such test scene" in err
 
 
-def test_tiny_tells_size_training_scores_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "tiny", "--json")
+def test_about_tells_size_training_scores_and_limits_of_both_models(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "about", "--json")
     facts: dict[str, Any] = json.loads(out)
     assert code == 0
-    assert facts["architecture"]["decoder layers"] == 4
-    assert facts["scores"] == {"CHAIR_S": 20.0}
-    assert facts["limits"]
-    code, out, _ = run(capsys, "tiny")
+    assert list(facts) == ["photo", "tiny"]
+    for own in facts.values():
+        assert own["architecture"]["decoder layers"] == 4
+        assert own["scores"] == {"CHAIR_S": 20.0}
+        assert own["limits"]
+    code, out, _ = run(capsys, "about", "tiny")
     assert "CHAIR_S" in out
+    assert "photo" not in out.splitlines()
+
+
+def test_about_a_model_that_is_not_embedded_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "about", "large")
+    assert (code, out) == (2, "")
+    assert "photo and tiny" in err
 
 
 def test_a_missing_embedded_model_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tiny, "model_path", lambda: tmp_path)
-    code, out, err = run(capsys, "tiny")
+    code, out, err = run(capsys, "about", "tiny")
     assert (code, out) == (2, "")
     assert "not in this installation" in err
 

@@ -9,7 +9,7 @@ from airvlm.tiny import scenes
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 def _prompt(vlm: VLM, question, images: int = 1) -> str:

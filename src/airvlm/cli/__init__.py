@@ -38,9 +38,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "airvlm.cli.methods:methods",
         "Which methods there are: every field, its meaning and default.",
     ),
-    "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the embedded model's world, with its truth."),
+    "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the tiny model's world, with its truth."),
     "doctor": ("airvlm.cli.doctor:doctor", "What is installed, what is missing, and how to get it."),
-    "tiny": ("airvlm.cli.tiny:tiny", "About the embedded model: size, training, scores, limits."),
+    "about": ("airvlm.cli.about:about", "About the embedded models: size, training, scores, limits."),
 }
 
 INTERRUPTED, STOPPED = 130, "stopped by Ctrl-C"

@@ -74,7 +74,8 @@ def ablate(
 
     ask(None, 0.0)  # what is missing is said before a model is loaded
     _check([parse_sweep_or_fail(text, method, 32).name for text in sweep])
-    vlm = asking.load(how.model, how.adapter, how.dtype, how.device, **asking.loading_options(how))
+    model = asking.model_for([task], how.model)
+    vlm = asking.load(model, how.adapter, how.dtype, how.device, **asking.loading_options(how))
     depth = len(vlm.anatomy.layers)
     sweeps = [parse_sweep_or_fail(text, method, depth) for text in sweep]
     folder = how.out_folder or evaluating.default_folder(ModelFacts.of(vlm))

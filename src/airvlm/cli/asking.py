@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields as fields_of
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from airvlm.cli.console import Failure
 from airvlm.cli.options import Asking, Loading
@@ -28,6 +30,7 @@ __all__ = [
     "load",
     "load_for",
     "loading_options",
+    "model_for",
     "read_image",
     "read_images",
     "spoken",
@@ -93,6 +96,18 @@ def load_for(how: Loading) -> VLM:
     return load(how.model, how.adapter, how.dtype, how.device, **loading_options(how))
 
 
+def model_for(tasks: Sequence[str], model: str | None) -> str | None:
+    """The model that tasks are asked of: the one that is named, or else the tiny one for scenes of its own world."""
+    if model is not None:
+        return model
+    tiny = {name.startswith("tiny-") for name in tasks}
+    if len(tiny) > 1:
+        raise Failure(
+            "tiny-* tasks are for the model `tiny`, the others are not: run them apart, or add --model NAME"
+        )
+    return "tiny" if True in tiny else None
+
+
 def loading_options(how: Loading) -> dict[str, Any]:
     """What `load` is told by keyword: everything but the model, its adapter, its dtype and its device."""
     return {
@@ -149,9 +164,47 @@ def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | 
         raise Failure(f"--set {fields[0]}: there is no method to set it on; add --method air")
     text = spelled if not fields else spelled + ("," if ":" in spelled else ":") + ",".join(fields)
     try:
-        return parse_method(text)
+        method = parse_method(text)
     except (ValueError, TypeError) as error:
-        raise Failure(str(error)) from error
+        raise Failure(_culprit(spelled, fields) or str(error)) from error
+    if method is not None:
+        check_kinds(method)
+    return method
+
+
+def _culprit(name: str, settings: Sequence[str]) -> str | None:
+    """The setting whose value a method cannot even compare, named."""
+    from airvlm.methods import parse_method
+
+    for setting in settings:
+        try:
+            parse_method(f"{name}:{setting}")
+        except TypeError:
+            return f"--set {setting}: a value of another kind is needed (see: airvlm methods {name})"
+        except ValueError:
+            continue
+    return None
+
+
+def check_kinds(method: Method) -> None:
+    """Refuse a field whose value is not of its declared kind, before it fails deep inside a model."""
+    hints = get_type_hints(type(method))
+    for field in fields_of(method):
+        value = getattr(method, field.name)
+        if not _fits(value, hints[field.name]):
+            raise Failure(f"{field.name} = {value!r}: a value of another kind is needed, {hints[field.name]}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if hint in (int, float):
+        return isinstance(value, (int, float) if hint is float else int) and not isinstance(value, bool)
+    kind = origin or hint
+    return not isinstance(kind, type) or isinstance(value, kind)
 
 
 @contextmanager

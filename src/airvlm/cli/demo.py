@@ -53,7 +53,7 @@ def demo(
     if chosen is None:
         raise Failure("--method none: the demo compares with the model as it is already; choose a method")
     shown = find_scene(scene)
-    vlm = asking.load(None)
+    vlm = asking.load("tiny")
     with asking.explained():
         answers = {"vanilla": vlm.describe(shown.path), method: vlm.describe(shown.path, method=chosen)}
     report = answers[method].report

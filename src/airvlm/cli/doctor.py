@@ -110,10 +110,15 @@ def _importable(module: str) -> bool:
 
 
 def _here() -> dict[str, str]:
-    from airvlm import tiny
+    from airvlm import photo, tiny
 
-    weights = tiny.model_path() / "model.safetensors"
-    facts = {"embedded model": str(weights.parent) if weights.is_file() else "missing: `make train` makes it"}
+    facts = {}
+    for name, folder, made in (
+        ("photo", photo.model_path(), "train-photo"),
+        ("tiny", tiny.model_path(), "train"),
+    ):
+        there = (folder / "model.safetensors").is_file()
+        facts[f"embedded {name}"] = str(folder) if there else f"missing: `make {made}` makes it"
     try:
         import torch
     except (ImportError, OSError) as error:

@@ -82,7 +82,8 @@ def evaluate(
         raise Failure(
             "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
         )
-    loader = functools.partial(asking.load, how.model, how.adapter, how.dtype, **asking.loading_options(how))
+    model = asking.model_for(task, how.model)
+    loader = functools.partial(asking.load, model, how.adapter, how.dtype, **asking.loading_options(how))
     chosen = {name: one for name, one in methods.items() if one is not None}
     job = functools.partial(
         answer_part,

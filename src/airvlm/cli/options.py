@@ -82,7 +82,9 @@ class Loading:
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", help="A folder or a name on the model hub. Default: the embedded model."
+            "--model",
+            "-m",
+            help="photo or tiny (both inside the package), a folder, or a name on the model hub. Default: photo.",
         ),
     ] = None
     adapter: Annotated[
@@ -136,7 +138,7 @@ class Asking(Loading):
         int | None, typer.Option("--seed", min=0, help="Of the sampling: the same seed, the same answer.")
     ] = None
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End the answer with this text. May be repeated.")
+        list[str] | None, typer.Option("--stop", help="End the answer at this text. May be repeated.")
     ] = None
 
 

@@ -1,4 +1,4 @@
-"""From a name to a model and its processor: the embedded one, a local folder, or a name on the model hub.
+"""From a name to a model and its processor: an embedded one, a local folder, or a name on the model hub.
 
 Weights are read from safetensors only, and a checkpoint's own code never runs unless asked for. This file knows
 nothing of questions, pictures or methods.
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig
 
-from airvlm import tiny
+from airvlm import photo, tiny
 from airvlm.models import ported as models
 
 __all__ = ["LoadError", "fingerprint", "load_parts"]
@@ -21,6 +21,10 @@ __all__ = ["LoadError", "fingerprint", "load_parts"]
 # Below this size every byte of a model is hashed; above it a sample of each tensor (hashing 14 GB takes a minute)
 HASH_ALL_BELOW = 512 * 2**20
 SAMPLE = 4096  # elements taken from each tensor of a larger model
+
+
+# The models inside the package, by name; the first is the default
+EMBEDDED = {"photo": photo, "tiny": tiny}
 
 
 class LoadError(ValueError):
@@ -37,17 +41,22 @@ def load_parts(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Any, str]:
-    """(model in evaluation mode, processor, name). `name_or_path=None` is the embedded model.
+    """(model in evaluation mode, processor, name). `name_or_path=None` is the embedded photograph model.
 
     `dtype=None` is float32 on a CPU, where half precision is slow, and the checkpoint's own elsewhere.
     """
-    name, source = ("tiny", tiny.model_path()) if name_or_path is None else (str(name_or_path), name_or_path)
+    name = _default() if name_or_path is None else str(name_or_path)
+    source = EMBEDDED[name].model_path() if name in EMBEDDED else name_or_path or name
     folder = _local_folder(source)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" and device_map is None else "auto"
     where: dict[str, Any] = {"dtype": dtype, "device_map": device_map, **options}
     config = _config(str(folder or source))
+    if (config.get("vision_config") or {}).get("model_type") == photo.MODEL_TYPE:
+        from airvlm.photo.tower import register
+
+        register()
     if models.recognises(config):
         model, processor = models.load(folder or str(source), **where)
     else:
@@ -57,6 +66,11 @@ def load_parts(
     if device_map is None:
         model = model.to(place)
     return model.eval(), processor, name if adapter is None else f"{name}+{Path(adapter).name}"
+
+
+def _default() -> str:
+    """The first embedded model that this installation holds."""
+    return next((n for n, own in EMBEDDED.items() if (own.model_path() / "config.json").is_file()), "photo")
 
 
 def _local_folder(source: str | Path) -> Path | None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Intervention, Step
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import Run
@@ -64,7 +63,7 @@ class Shorter(Method):
     forwards: ClassVar[str] = "1"
     needs_images: ClassVar[bool] = False
 
-    bias: float = setting(1.0, "added to the logit of every end token", off=0)
+    bias: float = 1.0  # added to the logit of every end token
 
     def begin(self, run: Run) -> Intervention:
         return _Biasing(run, lambda call: dict.fromkeys(_end_tokens(call), self.bias))
@@ -80,9 +79,7 @@ class YesNo(Method):
     forwards: ClassVar[str] = "1"
     needs_images: ClassVar[bool] = False
 
-    bias: float = setting(
-        1.0, "added to the logit of every token that spells yes; negative favours no", off=0
-    )
+    bias: float = 1.0  # added to the logit of every token that spells yes; negative favours no
 
     def begin(self, run: Run) -> Intervention:
         tokens = spellings(run.processor, ("yes", "Yes", "YES"))

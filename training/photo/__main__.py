@@ -1,0 +1,79 @@
+"""``python -m training.photo PHOTOS OBJECTS``: the photograph model's recipe, resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from training.checkpoint import Log
+from training.export import export
+from training.photo.features import extract, maps
+from training.photo.grammar import World
+from training.photo.joint import Packer, Views, restore_joint, train_joint
+from training.photo.labels import Labels
+from training.photo.model import build_model, build_processor
+from training.photo.pooled import PooledNames
+from training.photo.recipe import RECIPES
+from training.photo.score import score
+from training.photo.tokens import cache_tokens
+from training.photo.vision import restore_vision, train_vision
+
+STAGES = ("features", "vision", "tokens", "joint", "score", "export")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("photos", type=Path, help="folder of COCO's train2017, at any size")
+    parser.add_argument("objects", type=Path, help="what training.photo.objects wrote")
+    parser.add_argument("--recipe", choices=RECIPES, default="first")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("training/photo/runs"), help="checkpoints and logs go here"
+    )
+    parser.add_argument("--threads", type=int, default=None, help="cores to use; all by default")
+    parser.add_argument("--stages", nargs="*", choices=STAGES, default=STAGES, help="all by default")
+    parser.add_argument(
+        "--pope", nargs="*", type=Path, default=[], help="POPE's question files, to score with"
+    )
+    chosen = parser.parse_args()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    recipe = RECIPES[chosen.recipe]
+    folder = chosen.folder / recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
+    log = Log(folder / "log.jsonl")
+    labels = Labels.read(chosen.objects)
+    world = World.of(labels.names, labels.present[labels.splits["train"].start :])
+    torch.manual_seed(recipe.seed)
+    processor = build_processor(recipe, world)
+    model = build_model(recipe, processor)
+    tower = model.model.vision_tower
+    if "features" in chosen.stages:
+        for view in ("whole", "zoom"):
+            extract(recipe, tower, labels, chosen.photos, folder, view)
+    whole, zoom = (maps(recipe, labels, folder, view) for view in ("whole", "zoom"))
+    pooled = PooledNames(
+        labels.names, processor.tokenizer, labels.present[labels.splits["train"].start :].mean(0)
+    )
+    if "vision" in chosen.stages:
+        train_vision(recipe, model, pooled, labels, whole, zoom, folder, log)
+    else:
+        restore_vision(model, pooled, folder)
+    if not {"tokens", "joint", "score", "export"} & set(chosen.stages):
+        return
+    tables = [cache_tokens(recipe, model, labels, kept, folder) for kept in (whole, zoom)]
+    packer = Packer(recipe, processor, world)
+    if "joint" in chosen.stages:
+        train_joint(recipe, model, pooled, packer, Views(recipe, labels, *tables), folder, log)
+    elif {"score", "export"} & set(chosen.stages):
+        restore_joint(model, pooled, folder)
+    if "score" in chosen.stages:
+        log.write(stage="score", **score(model, packer, labels, tables[0], chosen.pope, 500))
+    if "export" in chosen.stages:
+        export(model, processor, folder / "model")
+        print(f"the model is in {folder / 'model'}; training/photo/README.md says how to score and ship it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Every number of the photograph model's recipe in one place; the two checkpoints differ in nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    seed: int  # of weights, zooms and the order of samples
+    image_side: int = 256  # pixels that the tower sees; a multiple of 32
+    imagenet: str = "lite0"  # whose weights the tower starts from
+    share: tuple[float, float] = (0.0, 0.62)  # of the training photographs
+    zoom: tuple[float, float] = (0.6, 1.0)  # side of the second view's window, as a share of the photograph's
+    zoomed: int = 12_000  # training photographs that have a second view
+    zoomed_share: float = 0.15  # of the samples
+    vision_width: int = 256
+    vision_steps: int = 800
+    vision_batch: int = 64
+    vision_rate: float = 1.5e-3  # of adapter, projector and names
+    upper_rate: float = 3e-4  # of the tower's last blocks
+    upper_from: int = 150  # the step from which on they move
+    width: int = 160
+    layers: int = 4
+    heads: int = 4
+    feed_forward: int = 416
+    vocabulary: int = 768
+    joint_steps: int = 3000
+    joint_batch: int = 24
+    joint_rate: float = 2e-3
+    joint_zoomed_share: float = 0.1
+    other_share: float = 0.3  # of the samples, those with a question of another kind
+    questions: int = 8  # yes/no questions packed behind each photograph
+    answer_weight: float = 3.0  # of the tokens of an answer, against those of a description
+    pooled_weight: float = 0.3  # of the loss that names what patches show
+
+
+RECIPES = {
+    "first": Recipe("first", seed=1),
+    "second": Recipe("second", seed=2, image_side=160, zoom=(0.4, 1.0), share=(0.38, 1.0)),
+}

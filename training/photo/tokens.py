@@ -1,0 +1,72 @@
+"""The trained tower's tokens of every view, once: the decoder is trained on these alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import LlavaForConditionalGeneration
+
+from airvlm.photo.tower import EfficientNetLiteTower
+from training.photo.features import Maps
+from training.photo.labels import Labels
+from training.photo.recipe import Recipe
+
+BATCH = 64
+
+
+class _Upper(nn.Module):
+    def __init__(self, tower: EfficientNetLiteTower) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, kept: Tensor) -> Tensor:
+        return self.tower.tokens(kept)
+
+
+def compiled(tower: EfficientNetLiteTower, shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    upper = _Upper(tower).eval()
+    try:
+        import openvino
+    except ImportError:
+
+        def slow(kept: np.ndarray) -> np.ndarray:
+            with torch.inference_mode():
+                return upper(torch.from_numpy(kept)).numpy()
+
+        return slow
+    graph = openvino.convert_model(upper, example_input=torch.zeros(shape), input=list(shape))
+    threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "bf16"}
+    run = openvino.Core().compile_model(graph, "CPU", threads)
+    return lambda kept: run(kept)[0]
+
+
+def cache_tokens(
+    recipe: Recipe, model: LlavaForConditionalGeneration, labels: Labels, kept: Maps, folder: Path
+) -> np.ndarray:
+    """(photographs, tokens, vision_width) in half precision; rows without the view stay zero."""
+    view = kept.path.stem
+    path, state = folder / f"{view}.tokens", folder / f"{view}.tokens.json"
+    shape = (len(labels.stems), (recipe.image_side // 32) ** 2, recipe.vision_width)
+    table = np.memmap(path, np.float16, "r+" if path.exists() else "w+", shape=shape)
+    first = 0 if view == "whole" else labels.trained(recipe.share)[0]
+    start = max(first, json.loads(state.read_text())["done"] if state.exists() else 0)
+    if start >= kept.done:
+        return table
+    run, began = compiled(model.model.vision_tower, (BATCH, *kept.bytes.shape[1:])), time.time()
+    for at in range(start, kept.done, BATCH):
+        own = np.arange(at, min(kept.done, at + BATCH))
+        padded = np.concatenate([own, np.repeat(own[-1:], BATCH - len(own))])
+        table[own] = run(kept.read(padded).numpy())[: len(own)]
+        if (at - start) // BATCH % 50 == 49 or at + BATCH >= kept.done:
+            state.write_text(json.dumps({"done": int(own[-1]) + 1}))
+            print(
+                f"tokens {view} {own[-1] + 1}/{kept.done} {(own[-1] - start) / (time.time() - began):.0f} a second",
+                flush=True,
+            )
+    return table
