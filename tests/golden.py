@@ -1,4 +1,4 @@
-"""Where the official input-output pairs are: beside the project, not in it."""
+"""Where the official input-output pairs are: on inputs of our own in tests/data, others beside the project."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+DATA = Path(__file__).resolve().parent / "data"  # what everyone has
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "golden"
 
 

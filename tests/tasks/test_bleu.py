@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airvlm.tasks.bleu import Bleu, bleu_tokens
+from airvlm.tasks.bleu import Bleu
+from airvlm.tasks.words.ptb import ptb_tokens
 from tests.golden import golden
 
 PARTS = ["full", "first_sentence"]
@@ -23,7 +24,7 @@ def test_tokens_are_those_of_the_official_tokeniser(part: str) -> None:
     for image, texts in content["refs"].items():
         raw = [*texts, content["hyp"][image]]
         official = [*content["ptb_refs"][image], *content["ptb_hyp"][image]]
-        assert [" ".join(bleu_tokens(text)) for text in raw] == official
+        assert [" ".join(ptb_tokens(text)) for text in raw] == official
 
 
 @pytest.mark.parametrize("part", PARTS)

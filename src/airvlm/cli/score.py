@@ -85,7 +85,9 @@ def score(
     for name, figure in figures.items():
         table.add_row(name, _shown(figure.value), f"{_shown(figure.low)} – {_shown(figure.high)}")
     console = out()
-    named = ", ".join(f"{k}={v}" for k, v in chosen.settings().items() if k not in {"task", "images"})
+    named = ", ".join(
+        f"{k}={v}" for k, v in {**chosen.settings(), **scores.record}.items() if k not in {"task", "images"}
+    )
     console.print(f"[bold]{task}[/bold]  n = {scores.n}  [dim]{named}[/dim]")
     console.print(table)
     for note in scores.notes:
@@ -108,7 +110,7 @@ def _report(
     content: dict[str, Any] = {
         "task": name,
         "variant": variant,
-        "settings": task.settings(),
+        "settings": {**task.settings(), **scores.record},
         "n": scores.n,
         "unparsed": scores.unparsed,
         "missing": scores.missing,

@@ -18,19 +18,42 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_records, read_text
+import numpy as np
+
+from airvlm.tasks.base import Counts, Item, Metric, Scores, Task, TaskDataMissing, read_records, read_text
 from airvlm.tasks.words.lemmas import nouns
+from airvlm.tasks.words.tagger import TaggerChoice, find_tagger, how_tagged, why_rules
 from airvlm.tasks.words.tokens import tokenize
 
 __all__ = ["Amber", "AmberFiles", "amber_file", "amber_files", "amber_picture", "read_amber_answers"]
 
 PROMPT = "Describe this image."
+GUARD = 0.001  # what every denominator of the official script starts with
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A percentage whose denominator is a little too large, as the official script's are."""
+
+    numerator: str
+    denominator: str
+    guard: float = GUARD
+
+    def __call__(self, counts: Counts) -> Any:
+        return 100 * np.asarray(counts[self.numerator]) / (np.asarray(counts[self.denominator]) + self.guard)
+
+
 METRICS: dict[str, Metric] = {
-    "CHAIR": Metric(Ratio("hallucinated", "nouns"), "lower"),
-    "Cover": Metric(Ratio("covered", "truths")),
-    "Hal": Metric(Ratio("hallucinating", "descriptions"), "lower"),
-    "Cog": Metric(Ratio("cognitive", "tempting"), "lower"),
+    "CHAIR": Metric(Guarded("hallucinated", "nouns"), "lower"),
+    "Cover": Metric(Guarded("covered", "truths")),
+    "Hal": Metric(Guarded("hallucinating", "descriptions"), "lower"),
+    "Cog": Metric(Guarded("cognitive", "tempting"), "lower"),
 }
+# measured against the official script on the 40 descriptions of tests/data/amber
+OFF = (
+    "nouns by rules, approximate: on 40 descriptions that the rules were not written for, CHAIR, Cover, Hal and Cog "
+    "were off by 0.8, 4.9, 5.0 and 2.4 points"
+)
 NEED = "AMBER's annotations.json, relation.json, safe_words.txt and (to run models) query files and image/"
 
 
@@ -87,6 +110,8 @@ class _Objects:
 class Amber(Task):
     """AMBER's generative part."""
 
+    tagger: TaggerChoice = "auto"  # which words are nouns: NLTK's tagger where it is installed, else rules
+
     name: ClassVar[str] = "amber"
     kind = "caption"
     max_new_tokens: ClassVar[int] = 512
@@ -105,7 +130,11 @@ class Amber(Task):
         ]
 
     def parse(self, item: Item, text: str) -> list[str]:
-        return nouns(tokenize(text))
+        tagger = find_tagger(self.tagger)
+        return nouns(tokenize(text)) if tagger is None else tagger.nouns(text)
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"tagger": how_tagged(self.tagger)}
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         return self._score(items, answers, amber_files(self.folder(NEED)))
@@ -134,7 +163,8 @@ class Amber(Task):
             details = {"objects": named, "hallucinated": wrong, "hallucinated_words": wrong}
             return {name: float(value) for name, value in counts.items()}, details
 
-        return Scores.of(items, answers, count, METRICS)
+        notes = () if find_tagger(self.tagger) else (f"{OFF} ({why_rules(self.tagger)})",)
+        return Scores.of(items, answers, count, METRICS, notes)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
         """A JSON list of {"id", "response"}, against AMBER's data folder; yes/no answers among them are left out."""

@@ -13,8 +13,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from airvlm.tasks.amber import NEED, amber_file, amber_files, amber_picture, read_amber_answers
-from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, Task, read_records
+from airvlm.tasks.amber import (
+    GUARD,
+    NEED,
+    Guarded,
+    amber_file,
+    amber_files,
+    amber_picture,
+    read_amber_answers,
+)
+from airvlm.tasks.base import Counts, Item, Metric, Scores, Task, read_records
 from airvlm.tasks.words.yesno import YesNo, read_yes_no
 
 __all__ = ["AmberYesNo"]
@@ -26,24 +34,30 @@ class OfficialF1:
 
     group: str
     guard: float
+    starts: float = GUARD  # what the denominators of precision and recall start with
 
     def __call__(self, counts: Counts) -> Any:
         said = np.asarray(counts[f"{self.group}.said_no"], dtype=float)
         truly = np.asarray(counts[f"{self.group}.no"], dtype=float)
         both = np.asarray(counts[f"{self.group}.both_no"], dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):
-            p, r = np.round(100 * both / said, 1) / 100, np.round(100 * both / truly, 1) / 100
+            p, r = (
+                np.round(100 * both / (said + self.starts), 1) / 100,
+                np.round(100 * both / (truly + self.starts), 1) / 100,
+            )
             return 200 * p * r / (p + r + self.guard)
 
 
-_GROUPS = {  # annotation type -> the group it is reported in
-    "discriminative-hallucination": "existence",
-    "discriminative-attribute-state": "attribute",
-    "discriminative-attribute-number": "attribute",
-    "discriminative-attribute-action": "attribute",
-    "discriminative-relation": "relation",
-    "relation": "relation",
+_GROUPS = {  # annotation type -> the groups it is reported in
+    "discriminative-hallucination": ("existence",),
+    "discriminative-attribute-state": ("attribute", "state"),
+    "discriminative-attribute-number": ("attribute", "number"),
+    "discriminative-attribute-action": ("attribute", "action"),
+    "discriminative-relation": ("relation",),
+    "relation": ("relation",),
 }
+_ORDER = ("all", "existence", "attribute", "state", "number", "action", "relation")
+_PARTS = {"attribute": 3}  # groups that sum several denominators, each of which starts with the guard
 
 
 @dataclass(frozen=True)
@@ -84,15 +98,15 @@ class AmberYesNo(Task):
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         per_item: list[dict[str, float]] = []
         details: list[dict[str, Any]] = []
-        groups = ["all"]
+        present = {"all"}
         for item, answer in zip(items, answers, strict=True):
             said = None if answer is None else self.parse(item, answer)
-            group = _GROUPS[item.meta["type"]]
-            groups += [group] if group not in groups else []
+            groups = ("all", *_GROUPS[item.meta["type"]])
+            present |= set(groups)
             counts: dict[str, float] = (
                 {"missing": 1.0} if answer is None else {"unparsed": float(said is None)}
             )
-            for name in ("all", group) if answer is not None else ():
+            for name in groups if answer is not None else ():
                 counts[f"{name}.n"] = 1.0
                 counts[f"{name}.correct"] = float(said == item.truth)
                 counts[f"{name}.said_no"] = float(said == "no")
@@ -103,12 +117,13 @@ class AmberYesNo(Task):
                 {"id": item.id, "label": item.truth, "parsed": said, "correct": said == item.truth}
             )
         metrics: dict[str, Metric] = {}
-        for name in groups:
+        for name in (name for name in _ORDER if name in present):
+            starts = GUARD * _PARTS.get(name, 1)
             tail = "" if name == "all" else f"-{name}"
-            metrics[f"accuracy{tail}"] = Metric(Ratio(f"{name}.correct", f"{name}.n"))
-            metrics[f"precision{tail}"] = Metric(Ratio(f"{name}.both_no", f"{name}.said_no"))
-            metrics[f"recall{tail}"] = Metric(Ratio(f"{name}.both_no", f"{name}.no"))
-            metrics[f"f1{tail}"] = Metric(OfficialF1(name, 0.001 if name == "existence" else 0.0001))
+            metrics[f"accuracy{tail}"] = Metric(Guarded(f"{name}.correct", f"{name}.n", starts))
+            metrics[f"precision{tail}"] = Metric(Guarded(f"{name}.both_no", f"{name}.said_no", starts))
+            metrics[f"recall{tail}"] = Metric(Guarded(f"{name}.both_no", f"{name}.no", starts))
+            metrics[f"f1{tail}"] = Metric(OfficialF1(name, 0.001 if name == "existence" else 0.0001, starts))
         return Scores(per_item, metrics, [item.picture for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None) -> Scores:

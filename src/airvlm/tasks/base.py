@@ -87,6 +87,9 @@ class Scores:
         default_factory=list
     )  # for people: what was parsed, objects found, ...
     notes: tuple[str, ...] = ()  # what the reader of the table has to know
+    record: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what the files themselves add to the task's settings
 
     @classmethod
     def of(

@@ -17,21 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, Task, read_text
-from airvlm.tasks.words.tokens import tokenize
+from airvlm.tasks.words.ptb import ptb_tokens
 
-__all__ = ["BLEU_METRICS", "Bleu", "bleu_counts", "bleu_tokens"]
+__all__ = ["BLEU_METRICS", "Bleu", "bleu_counts"]
 
 N = 4  # longest n-gram
 # The official scorer's guards against division by zero; kept, because a missing n-gram is then 1e-15 and not 0.
 _TINY, _SMALL = 1e-15, 1e-9
-_PUNCTUATION = frozenset("'' ' `` ` . ? ! , : - -- ... ; \" “ ” ‘ ’ …".split())
-_BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
-
-
-def bleu_tokens(text: str) -> list[str]:
-    """Lower-case tokens without punctuation, as the COCO caption evaluation counts them."""
-    words = [_BRACKETS.get(token, token) for token in tokenize(text.lower().replace("’", "'"))]
-    return [word for word in words if word not in _PUNCTUATION and set(word) != {"."}]
 
 
 def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
@@ -40,7 +32,7 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 def bleu_counts(text: str, references: Sequence[str]) -> dict[str, float]:
     """What one description contributes: clipped matches, n-grams, lengths, and its own mean BLEU."""
-    words, others = bleu_tokens(text), [bleu_tokens(reference) for reference in references]
+    words, others = ptb_tokens(text), [ptb_tokens(reference) for reference in references]
     closest = min((abs(len(other) - len(words)), len(other)) for other in others)[1]
     counts: dict[str, float] = {"bleu_words": len(words), "bleu_reference": closest, "bleu_images": 1}
     for n in range(1, N + 1):
@@ -86,7 +78,7 @@ class Bleu(Task):
     source: ClassVar[str] = "COCO caption evaluation; mean over images as in HALC and Nullu"
 
     def parse(self, item: Item, text: str) -> list[str]:
-        return bleu_tokens(text)
+        return ptb_tokens(text)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         """Each item's truth is its list of reference captions."""

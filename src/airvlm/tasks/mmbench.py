@@ -12,7 +12,7 @@ import binascii
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -114,9 +114,10 @@ class MMBench(Task):
         if kind in (".tsv", ".csv", ".xlsx"):
             rows = read_spreadsheet(answers) if kind == ".xlsx" else read_table(answers)
             if rows and {"answer", "prediction"} <= set(rows[0]):
-                return self.score(
+                scores = self.score(
                     [_item(row, None) for row in rows], [row["prediction"] or None for row in rows]
                 )
+                return replace(scores, record={"table": answers.name})
         elif kind == ".json":
             content = read_json(answers)
             if isinstance(content, dict) and {"choices", "cases"} <= set(content):
@@ -127,7 +128,8 @@ class MMBench(Task):
             items = [_item(row, None) for row in _circled(read_table(truth))]
         else:
             items = self.items()
-        return self.score(items, in_order_of(items, answers_by_id(answers), answers))
+        scores = self.score(items, in_order_of(items, answers_by_id(answers), answers))
+        return scores if truth is None else replace(scores, record={"table": truth.name})
 
     def _inference_cases(self, content: Mapping[str, Any]) -> Scores:
         """{"choices", "cases": [{"prediction", "can_infer"}]}: how often our reading equals the one in the file."""

@@ -20,6 +20,7 @@ from airvlm.tasks.files.answers import answers_by_id
 from airvlm.tasks.pope import Pope, spread
 from airvlm.tasks.pope_builder import SETTINGS, Setting
 from airvlm.tasks.words.singular import Words
+from airvlm.tasks.words.tagger import how_tagged
 from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 from airvlm.tiny import grammar
 from airvlm.tiny.world import COLOURS, OBJECTS
@@ -72,7 +73,8 @@ class TinyChair(Chair):
         ]
 
     def settings(self) -> dict[str, Any]:
-        return Task.settings(self)
+        own = Task.settings(self)
+        return own | {"tagger": how_tagged(self.tagger) if self.words == "wordnet" else None}
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         return replace(super().score(items, answers), definitions=CHAIR_METRICS)

@@ -101,7 +101,7 @@ def read_objects(
     tables: list[Mapping[str, list[Any]]] = [content]
     if isinstance(names, list):
         tables = [t for key, t in content.items() if isinstance(t, dict) and "wordnet" not in key]
-        if words == "wordnet":
+        if words in ("wordnet", "tagged"):
             tables += [t for key, t in content.items() if isinstance(t, dict) and "wordnet" in key]
     found: dict[str, frozenset[str]] = {}
     for table in tables:

@@ -150,8 +150,8 @@ def noun_lemma(word: str) -> str:
     return word
 
 
-# Never nouns in descriptions, or mostly verbs even after an article.
-_NEVER_NOUNS = frozenset("hot sailing sounds supports".split())
+# Never nouns in descriptions.
+_NEVER_NOUNS = frozenset(["hot"])
 _VERBS_AFTER_TO = frozenset(
     """board book watch drink fish train sink light support brush paddle skate ski cook file lock plug tap tape track
     wire ring ship rock pack note switch lounge water duck fence sign""".split()
@@ -169,11 +169,7 @@ def _is_noun(tokens: Sequence[str], i: int) -> bool:
     token = tokens[i]
     before = tokens[i - 1] if i else "."
     earlier = tokens[i - 2] if i > 1 else "."
-    if (
-        token in _NEVER_NOUNS
-        or (token == "net" and before == "and")
-        or (token == "glasses" and before == "wearing")
-    ):
+    if token in _NEVER_NOUNS:
         return False
     if token == "can":  # "can be seen"
         return before in _DETERMINERS

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from airvlm.tasks.words.singular import Words, base_forms
+from airvlm.tasks.words.tagger import find_tagger
 from airvlm.tasks.words.tokens import tokenize
 
 __all__ = ["CATEGORIES", "OBJECT_OF", "Mention", "category_of", "mentions", "merge_compounds"]
@@ -176,7 +177,7 @@ def length(text: str, words: Words = "pattern") -> int:
 
 @lru_cache(maxsize=4096)
 def _mentions(text: str, words: Words) -> tuple[tuple[Mention, ...], int]:
-    merged = merge_compounds(base_forms(tokenize(text.lower()), words))
+    merged = merge_compounds(_base_forms(text.lower(), words))
     size = len(merged)
     seats = {"toilet", "seat"} <= {word for word, _ in merged}
     found = [
@@ -186,6 +187,14 @@ def _mentions(text: str, words: Words) -> tuple[tuple[Mention, ...], int]:
         if word in OBJECT_OF and not (seats and word == "seat")
     ]
     return tuple(found), size
+
+
+def _base_forms(text: str, words: Words) -> list[str]:
+    if words != "tagged":
+        return base_forms(tokenize(text), words)
+    tagger = find_tagger("nltk")
+    assert tagger is not None
+    return tagger.lemmas(text)
 
 
 def category_of(name: str) -> str | None:

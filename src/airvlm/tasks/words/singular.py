@@ -6,6 +6,8 @@ Knows nothing about objects or metrics.
 "bus" into "bu" and "ties" into "ty", so that these are not counted, and "men" into "man".
 `wordnet`: tokens are tagged, and lemmatised according to their tag. It leaves "men" alone and turns the verb form
 "seated" into "seat", so that a chair is counted.
+`tagged`: the same with NLTK's own tagger and WordNet (tagger.py), which is what `wordnet` becomes where they are
+installed; it needs the whole text, so that `objects.py` asks for it.
 `exact`: nouns lose their plural ending and nothing else happens; no published figure uses it.
 """
 
@@ -20,7 +22,7 @@ from airvlm.tasks.words.lemmas import lemmas, noun_lemma
 
 __all__ = ["Words", "base_forms", "singular"]
 
-Words = Literal["pattern", "wordnet", "exact"]
+Words = Literal["pattern", "wordnet", "exact", "tagged"]
 # Where `exact` is right and a lemmatiser's choice is not.
 _EXACT = {"vases": "vase", "men": "man", "geese": "goose"}
 

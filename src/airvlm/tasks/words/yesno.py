@@ -95,8 +95,17 @@ def _lmms_mme(text: str, label: YesNo) -> YesNo | None:
     return letters.get(plain) or _exact(plain) or _first_four(plain)
 
 
+_MARKS = ';/[]"{}()=+\\_-><@`,?!'
+_COMMA_IN_NUMBER = re.compile(r"\d,\d")
+_FULL_STOP = re.compile(r"\.(?!\d)")
+
+
 def _vlmevalkit(text: str, label: YesNo) -> YesNo | None:
-    words = re.sub(r"[;/\[\]\"{}()=+\\_<>@`,?!.:-]", " ", text.lower()).split()
+    lowered, plain = text.lower(), text.lower()
+    for mark in _MARKS:  # a mark that stands beside a space anywhere vanishes everywhere, else it parts words
+        beside = f"{mark} " in lowered or f" {mark}" in lowered or _COMMA_IN_NUMBER.search(lowered)
+        plain = plain.replace(mark, "" if beside else " ")
+    words = _FULL_STOP.sub("", plain).split()  # a colon is no mark: "yes:" is no yes
     yes, no = "yes" in words, "no" in words
     return None if yes == no else "yes" if yes else "no"
 
