@@ -80,8 +80,8 @@ def published(model: Any, window: tuple[int, int], alpha: float = 0.12) -> Itera
 def blocks(model: Any, window: tuple[int, int]) -> dict[str, Callable[[], Any]]:
     """What opens each block."""
     plain: dict[str, Method] = {
-        OURS: MemVR(threshold=0.0, window=window),
-        SURE: MemVR(threshold=1.1, window=window),
+        OURS: MemVR(threshold=0.0, layers=(window[0] + 2, window[1] + 1)),
+        SURE: MemVR(threshold=1.1, layers=(window[0] + 2, window[1] + 1)),
     }
     opened: dict[str, Callable[[], Any]] = {name: lambda m=method: m(model) for name, method in plain.items()}
     return opened | {PUBLISHED: lambda: published(model, window)}

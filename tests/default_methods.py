@@ -44,7 +44,7 @@ METHODS: list[Case] = [
 ]
 
 METHODS += [
-    Case("memvr", MemVR(alpha=0.3, threshold=0.3, window=(-1, 3)), MemVR(alpha=0.0)),
+    Case("memvr", MemVR(alpha=0.3, threshold=0.3, layers=(1, 4)), MemVR(alpha=0.0)),
     Case("vaf", VAF(enhance=0.8, suppress=0.4, layers=(1, 4)), VAF(enhance=0.0, suppress=0.0), compile=True),
     Case("vaf-faithful", VAF(enhance=0.8, suppress=0.4, layers=(1, 4), faithful=True)),
     # no cut: a token at its edge would fall on either side by the order of summation

@@ -222,6 +222,8 @@ class VLM:
             )
         generation.setdefault("do_sample", False)
         generation.setdefault("pad_token_id", self._pad_token_id)
+        if generation.get("stop_strings"):
+            generation.setdefault("tokenizer", self.processor.tokenizer)  # generate asks for it there
         with torch.no_grad(), self._under(method, rows) as run:
             ids = self.model.generate(**inputs, **generation)
         return ids[:, inputs["input_ids"].shape[1] :], None if run is None else run.report

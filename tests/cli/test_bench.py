@@ -21,8 +21,12 @@ OPTIONS = [
     "2",
     "--tokens",
     "3",
-    "--methods",
-    "vanilla,air:patches=2,vcd",
+    "--method",
+    "vanilla",
+    "--method",
+    "air:patches=2",
+    "--method",
+    "vcd",
 ]
 
 
@@ -59,6 +63,17 @@ def test_bad_input_is_one_line(
     assert cli.run(arguments) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+def test_methods_at_commas_still_work_and_are_deprecated(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["bench", "--json", "--model", str(model), "--repeats", "1", "--tokens", "2"]
+    assert cli.run([*line, "--methods", "vanilla,air:patches=2,keep=1"]) == 0
+    printed = capsys.readouterr()
+    (result,) = json.loads(printed.out)["results"]
+    assert [row["method"] for row in result["methods"]] == ["vanilla", "air:patches=2,keep=1"]
+    assert "--methods is deprecated" in printed.err
 
 
 def test_commas_inside_a_methods_fields_belong_to_it() -> None:

@@ -183,7 +183,7 @@ def test_methods_explains_every_field(run: Any) -> None:
     ("arguments", "said"),
     [
         (["ask", "/no/such.png", "what ?"], "/no/such.png does not exist"),
-        (["ask", "CORRUPT", "what ?"], "not a readable picture"),
+        (["ask", "CORRUPT", "what ?"], "not a readable image"),
         (["ask", "IMAGE", ""], "the question is empty"),
         (["ask", "IMAGE", "what ?", "--method", "magic"], "unknown method 'magic'"),
         (["ask", "IMAGE", "what ?", "--set", "colour=red"], "colour"),

@@ -18,7 +18,7 @@ from tests import tiny_models
 
 AIR_ = AIR.paper(layers=(1, 4), top_q=8, keep=2, patches=3, strength=0.5)
 CARRY = AIR.transported(patches=3, weight=0.5)
-MEMVR = MemVR(alpha=0.3, threshold=0.0, window=(-1, 3))
+MEMVR = MemVR(alpha=0.3, threshold=0.0, layers=(1, 4))
 VAF_ = VAF(enhance=0.8, layers=(1, 4))
 VCD_ = VCD(beta=0.0)
 

@@ -12,7 +12,7 @@ from airvlm.methods.memvr import MemVR, preset
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
-WINDOW = (-1, 2)  # layers 0 and 1 look, 1 and 2 act
+LAYERS = (1, 3)  # layers 0 and 1 are read, 1 and 2 are changed
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_the_mix_is_the_formula_evaluated_with_numpy_row_by_row(llava: Any) -> N
     u = entropy(model, plain.h[0])
     visual = (batch["input_ids"] == tiny_models.IMAGE).numpy()
     threshold = float(np.sort(u[visual.any(1)])[1])  # fires in some rows with pictures, not in all
-    acted = Watched(model, batch, MemVR(alpha=0.3, threshold=threshold - 1e-6, window=(-1, 1)))
+    acted = Watched(model, batch, MemVR(alpha=0.3, threshold=threshold - 1e-6, layers=(1, 2)))
     for b in range(len(u)):
         y = plain.y[1][b]
         if visual[b].any() and u[b] >= threshold:
@@ -105,7 +105,7 @@ def test_it_acts_once_a_pass_in_the_first_layer_after_an_unsure_one(llava: Any) 
     threshold = float(first[row] + second[row]) / 2
     if not first[row] < threshold < second[row]:
         pytest.skip("no row grows less sure from layer 0 to layer 1")
-    acted = Watched(model, batch, MemVR(threshold=threshold, window=WINDOW))
+    acted = Watched(model, batch, MemVR(threshold=threshold, layers=LAYERS))
     expected = {0: (1,), 1: (2,)}
     for b, report in enumerate(acted.run.report.rows):
         visual = bool((batch["input_ids"][b] == tiny_models.IMAGE).any())
@@ -120,7 +120,7 @@ def test_faithful_is_the_published_formula(family: str) -> None:
     plain = Watched(model, batch)
     published = preset(family)
     u = entropy(model, plain.h[0], published.normed)
-    memvr = MemVR(window=(-1, 1), faithful=True, threshold=float(u[0]) - 1e-4)
+    memvr = MemVR(layers=(1, 2), faithful=True, threshold=float(u[0]) - 1e-4)
     acted = Watched(model, batch, memvr)
     visual = (batch["input_ids"] == tiny_models.IMAGE).numpy()
     Z, x, y = plain.embeds[visual], plain.x[1], plain.y[1]
@@ -136,7 +136,7 @@ def test_faithful_is_the_published_formula(family: str) -> None:
     np.testing.assert_allclose(acted.y[1], expected, atol=1e-5, rtol=1e-4)
     # and just above its entropy it does nothing
     with pytest.warns(DidNotAct, match="entropy"):
-        sure = Watched(model, batch, MemVR(window=(-1, 1), faithful=True, threshold=float(u[0]) + 1e-4))
+        sure = Watched(model, batch, MemVR(layers=(1, 2), faithful=True, threshold=float(u[0]) + 1e-4))
     np.testing.assert_array_equal(sure.y[1], y)
 
 
@@ -146,7 +146,7 @@ def test_faithful_couples_the_rows_of_a_batch_and_the_default_does_not(llava: An
     alone = tiny_models.inputs(processor, tiny_models.rows()[:1])
     length = alone["input_ids"].shape[1]
     for faithful in (True, False):
-        memvr = MemVR(alpha=0.3, threshold=0.0, window=WINDOW, faithful=faithful)
+        memvr = MemVR(alpha=0.3, threshold=0.0, layers=LAYERS, faithful=faithful)
         together, one = Watched(model, batch, memvr), Watched(model, alone, memvr)
         assert np.allclose(together.y[1][0, -length:], one.y[1][0], atol=1e-4) is not faithful
 
@@ -155,8 +155,8 @@ def test_faithful_never_acts_in_the_last_of_32_layers() -> None:
     model, processor = tiny_models.build("llava", num_hidden_layers=32)
     batch = tiny_models.inputs(processor, tiny_models.rows()[:1])
     with pytest.warns(DidNotAct):
-        Watched(model, batch, MemVR(threshold=0.0, window=(29, 32), faithful=True))
-    assert Watched(model, batch, MemVR(threshold=0.0, window=(29, 32))).run.report.layers == (31,)
+        Watched(model, batch, MemVR(threshold=0.0, layers=(31, 33), faithful=True))
+    assert Watched(model, batch, MemVR(threshold=0.0, layers=(31, 33))).run.report.layers == (31,)
 
 
 def test_the_lens_costs_one_head_a_layer_until_it_fired(llava: Any) -> None:
@@ -166,7 +166,7 @@ def test_the_lens_costs_one_head_a_layer_until_it_fired(llava: Any) -> None:
     try:
         for threshold, looks in ((0.0, 1), (1.1, 3)):
             heads.clear()
-            method = MemVR(threshold=threshold, window=(-1, 4))
+            method = MemVR(threshold=threshold, layers=(1, 5))
             if threshold > 1:
                 with pytest.warns(DidNotAct, match=r"highest was 0\."):
                     Watched(model, batch, method)
@@ -190,13 +190,13 @@ def test_the_lens_costs_one_head_a_layer_until_it_fired(llava: Any) -> None:
     ],
 )
 def test_windows_are_the_published_ones_scaled_to_the_decoder(family: str, depth: int, layers: range) -> None:
-    assert MemVR().looking(family, depth) == layers
+    assert MemVR().watched(family, depth) == layers
 
 
 def test_faithful_windows_are_the_published_numbers_whatever_the_depth() -> None:
-    assert MemVR(faithful=True).looking("llava", 40) == range(6, 16)
+    assert MemVR(faithful=True).watched("llava", 40) == range(6, 16)
     with pytest.raises(ValueError, match="no layer"):
-        MemVR(faithful=True).looking("llava", 4)
+        MemVR(faithful=True).watched("llava", 4)
 
 
 def test_senseless_fields_are_refused() -> None:
@@ -207,5 +207,5 @@ def test_senseless_fields_are_refused() -> None:
 
 
 def test_it_round_trips_through_json() -> None:
-    memvr = MemVR(alpha=0.2, window=(2, 5), faithful=True)
+    memvr = MemVR(alpha=0.2, layers=(4, 6), faithful=True)
     assert Method.from_json(memvr.to_json()) == memvr

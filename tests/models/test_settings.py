@@ -19,7 +19,7 @@ def test_the_window_is_the_published_one(family: str, name: str) -> None:
     method = SETTINGS[family][name]
     if isinstance(method, MemVR):
         first = 6 if (family, name) == ("chatglm", "memvr-demo") else 10
-        assert method.looking(family, DEPTH[family]) == range(
+        assert method.watched(family, DEPTH[family]) == range(
             first, 16
         )  # strictly between, in the scripts' counting
     else:
@@ -28,4 +28,4 @@ def test_the_window_is_the_published_one(family: str, name: str) -> None:
 
 
 def test_without_settings_a_method_takes_the_familys_own() -> None:
-    assert MemVR().looking("qwen", 32) == range(10, 16)
+    assert MemVR().watched("qwen", 32) == range(10, 16)

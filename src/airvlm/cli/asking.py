@@ -8,9 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields as fields_of
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from airvlm.cli.console import Failure
 from airvlm.cli.options import Asking, Loading
@@ -164,47 +162,9 @@ def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | 
         raise Failure(f"--set {fields[0]}: there is no method to set it on; add --method air")
     text = spelled if not fields else spelled + ("," if ":" in spelled else ":") + ",".join(fields)
     try:
-        method = parse_method(text)
+        return parse_method(text)
     except (ValueError, TypeError) as error:
-        raise Failure(_culprit(spelled, fields) or str(error)) from error
-    if method is not None:
-        check_kinds(method)
-    return method
-
-
-def _culprit(name: str, settings: Sequence[str]) -> str | None:
-    """The setting whose value a method cannot even compare, named."""
-    from airvlm.methods import parse_method
-
-    for setting in settings:
-        try:
-            parse_method(f"{name}:{setting}")
-        except TypeError:
-            return f"--set {setting}: a value of another kind is needed (see: airvlm methods {name})"
-        except ValueError:
-            continue
-    return None
-
-
-def check_kinds(method: Method) -> None:
-    """Refuse a field whose value is not of its declared kind, before it fails deep inside a model."""
-    hints = get_type_hints(type(method))
-    for field in fields_of(method):
-        value = getattr(method, field.name)
-        if not _fits(value, hints[field.name]):
-            raise Failure(f"{field.name} = {value!r}: a value of another kind is needed, {hints[field.name]}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if hint in (int, float):
-        return isinstance(value, (int, float) if hint is float else int) and not isinstance(value, bool)
-    kind = origin or hint
-    return not isinstance(kind, type) or isinstance(value, kind)
+        raise Failure(str(error)) from error
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from airvlm import tiny
 from airvlm.cli.asking import chosen_method, load
-from airvlm.cli.console import Failure, emit, err, out
+from airvlm.cli.console import Failure, emit, err, out, warn
 from airvlm.cli.options import JsonOption
 
 if (
@@ -21,7 +22,7 @@ if (
 
 __all__ = ["bench"]
 
-DEFAULT = "vanilla,air,air-paper:keep=3,air-lineage:keep=3,memvr,vaf,vcd"
+DEFAULT = ("vanilla", "air", "air-paper:keep=3", "air-lineage:keep=3", "memvr", "vaf", "vcd")
 EMBEDDED, WIDE = "embedded", "wide"
 
 
@@ -35,9 +36,15 @@ def bench(
             help="embedded, wide (LLaVA-7B's widths, random weights), a folder or a name. Repeatable. Default: both.",
         ),
     ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", help=f"Which; repeat it. Ratios are to the first. Default: {', '.join(DEFAULT)}."
+        ),
+    ] = None,
     methods: Annotated[
-        str, typer.Option("--methods", help="Which, separated by commas; ratios are to the first.")
-    ] = DEFAULT,
+        str | None, typer.Option("--methods", help="Deprecated: the same, separated by commas.")
+    ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Turns after the warm-up.")] = 5,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of every answer.")] = 32,
     layers: Annotated[int, typer.Option("--layers", min=2, help="Decoder layers of the wide model.")] = 2,
@@ -51,7 +58,7 @@ def bench(
 
     airvlm bench methods
 
-    airvlm bench methods --model wide --layers 4 --methods vanilla,air,vcd
+    airvlm bench methods --model wide --layers 4 --method vanilla --method air --method vcd
 
     airvlm bench methods --model llava-hf/llava-1.5-7b-hf --tokens 64
     """
@@ -61,9 +68,13 @@ def bench(
 
     if what != "methods":
         raise Failure(f"bench cannot measure {what!r}; it measures: methods")
-    named = {name: chosen_method(name) for name in split(methods)}
-    if not named:
-        raise Failure("--methods is empty: name at least one, as in --methods vanilla,air")
+    if methods is not None:
+        method = [*(method or ()), *split(methods)]
+        if not method:
+            raise Failure("--methods is empty: name at least one, as in --method vanilla --method air")
+    named = {name: chosen_method(name) for name in method or DEFAULT}
+    if methods is not None:
+        warn("--methods is deprecated: repeat --method, as in --method vanilla --method air")
     results = []
     for name in model or _present():
         subject = _subject(name, layers)
@@ -114,7 +125,7 @@ def _show(subject: Subject, costs: Sequence[Cost], repeats: int, tokens: int) ->
     import torch
 
     console = out()
-    console.print(f"[bold]{subject.name}[/bold]  {subject.note}")
+    console.print(f"[bold]{escape(subject.name)}[/bold]  {escape(subject.note)}")
     console.print(
         f"[dim]{tokens} tokens an answer, median of {repeats} turns, {torch.get_num_threads()} thread(s)[/dim]"
     )
@@ -126,7 +137,7 @@ def _show(subject: Subject, costs: Sequence[Cost], repeats: int, tokens: int) ->
         row = cost.to_json()
         low, high = row["ratio_spread"]
         table.add_row(
-            cost.method,
+            escape(cost.method),
             f"{row['seconds']:.3f}",
             f"{row['tokens_per_second']:.1f}",
             _bytes(cost.memory),

@@ -33,7 +33,7 @@ def compare(
 
     airvlm compare scene.png "What is on the left?" --method none --method air --method memvr --method vcd
 
-    airvlm compare scene.png --method air:strength=0.1 --method air:strength=0.3
+    airvlm compare scene.png --method air:weight=0.1 --method air:weight=0.3
     """
     names = method or ["none", "air"]
     if len(set(names)) < len(names):

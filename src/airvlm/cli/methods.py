@@ -1,29 +1,21 @@
-"""`airvlm methods`: every method, every field, its meaning and default.
+"""`airvlm methods`: every method, every field, its meaning, default and range, and the package it comes from.
 
-A field's meaning is what its declaration says, or the comment beside it: there is one place to read and to write it.
+A field's meaning is what its declaration says (airvlm.hooks.fields.setting): one place to read and to write it.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import io
-import textwrap
-import tokenize
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.console import Failure, emit, out, warn
 from airvlm.cli.options import JsonOption, ReadmeOption
 
-if TYPE_CHECKING:  # the methods bring torch: each function imports them, so that --help does not
-    from airvlm.hooks.method import Method
-
-__all__ = ["field_notes", "methods", "methods_markdown"]
+__all__ = ["methods", "methods_markdown"]
 
 
 def methods(
@@ -44,11 +36,13 @@ def methods(
     from airvlm.methods import METHODS
 
     if name is not None and name not in METHODS:
-        raise Failure(f"unknown method {name!r}; known: {', '.join(METHODS)}")
+        raise Failure(METHODS.unknown("method", name))
     if markdown:
         print(methods_markdown())
         return
     names = list(METHODS) if name is None else [name]
+    for problem in METHODS.problems.values():
+        warn(f"left out: the method {problem}")
     if json:
         emit({"methods": {each: facts(each) for each in names}})
         return
@@ -56,10 +50,11 @@ def methods(
     shown: dict[type[Any], str] = {}  # the first name of a kind is printed whole, later ones by what differs
     for each in names:
         about = facts(each)
-        console.print(f"[bold]{each}[/bold]  {about['mechanism']}")
+        origin = "" if about["package"] == "airvlm" else f"  [dim](of {escape(about['package'])})[/dim]"
+        console.print(f"[bold]{escape(each)}[/bold]  {escape(about['mechanism'])}{origin}")
         if about["publication"]:
-            console.print(f"  [dim]{about['publication']}[/dim]")
-        console.print(f"  [dim]forward passes: {about['forwards']}[/dim]")
+            console.print(f"  [dim]{escape(about['publication'])}[/dim]")
+        console.print(f"  [dim]forward passes: {escape(about['forwards'])}[/dim]")
         kind: type[Any] = type(METHODS[each].default)
         first = shown.setdefault(kind, each)
         known = facts(first)["fields"] if first != each else []
@@ -68,7 +63,10 @@ def methods(
         table = Table.grid(padding=(0, 2))
         for field in about["fields"]:
             if field not in known:
-                table.add_row("", f"{field['name']} = {field['default']}", field["meaning"])
+                acts = f" (acts in {', '.join(field['readings'])})" if field["readings"] else ""
+                table.add_row(
+                    "", escape(f"{field['name']} = {field['default']}"), escape(field["meaning"] + acts)
+                )
         console.print(table)
 
 
@@ -78,13 +76,14 @@ def facts(name: str) -> dict[str, Any]:
 
     info = METHODS[name]
     method = info.default
-    kind: Any = type(method)
-    notes = {} if method is None else field_notes(kind)
     fields = [
         {
             "name": field.name,
             "default": _spelled(getattr(method, field.name)),
-            "meaning": field.metadata.get("help") or notes.get(field.name, ""),
+            "meaning": field.metadata.get("doc", ""),
+            "kind": str(field.type),
+            **{fact: field.metadata.get(fact) for fact in ("low", "high", "above", "search")},
+            "readings": list(field.metadata.get("readings", ())),
         }
         for field in _fields(method)
     ]
@@ -92,6 +91,7 @@ def facts(name: str) -> dict[str, Any]:
         "mechanism": info.mechanism,
         "publication": info.publication,
         "forwards": info.forwards,
+        "package": info.package,
         "fields": fields,
     }
 
@@ -102,34 +102,6 @@ def _fields(method: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 def _spelled(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-@cache
-def field_notes(kind: type[Method]) -> dict[str, str]:
-    """The comment beside each field of a dataclass, or above it."""
-    notes: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        source = textwrap.dedent(inspect.getsource(base))
-        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-        comments = {t.start[0]: t.string.lstrip("# ").strip() for t in tokens if t.type == tokenize.COMMENT}
-        code = {
-            number for number, line in enumerate(source.splitlines(), 1) if not line.strip().startswith("#")
-        }
-        body = ast.parse(source).body[0]
-        assert isinstance(body, ast.ClassDef), "the source of a class is a class"
-        for node in body.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                beside = [comments[line] for line in lines if line in comments]
-                above: list[str] = []
-                line = node.lineno - 1
-                while line in comments and line not in code:
-                    above.insert(0, comments[line])
-                    line -= 1
-                notes[node.target.id] = " ".join(beside or above)
-    return notes
 
 
 def methods_markdown() -> str:

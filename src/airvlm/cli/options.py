@@ -138,7 +138,7 @@ class Asking(Loading):
         int | None, typer.Option("--seed", min=0, help="Of the sampling: the same seed, the same answer.")
     ] = None
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End the answer at this text. May be repeated.")
+        list[str] | None, typer.Option("--stop", help="End the answer with this text. May be repeated.")
     ] = None
 
 

@@ -7,6 +7,7 @@ that what is known already is not asked again. Knows nothing about drawing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -157,9 +158,10 @@ def _disturbed(method: str, deltas: Sequence[str]) -> list[Setting]:
 
 
 def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
-    base = method + ("," if ":" in method else ":")
-    if field in RULES:  # they exclude each other: the one that varies takes the place of the one that was set
-        base += "".join(f"{other}=none," for other in RULES if other != field and f"{other}=" in method)
+    # What varies takes the place of what was set; the rules that keep crops exclude each other.
+    taken = "|".join(RULES if field in RULES else (re.escape(field),))
+    base = re.sub(rf"([:,]\s*)(?:{taken})\s*=\s*(?:\([^)]*\)|[^,]*)", r"\1", method)
+    base += "" if base.endswith((":", ",")) else "," if "=" in base else ":"
     return [Setting(f"{field}={value}", registry.parse_method(f"{base}{field}={value}")) for value in values]
 
 

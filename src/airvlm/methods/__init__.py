@@ -1,14 +1,13 @@
 """The methods by name: what the command line and the evaluation spell, and what it makes.
 
 `parse_method("air-paper:keep=3,strength=0.2")` is AIR.paper(keep=3, strength=0.2), and "air+vaf" is both at once. Each
-method is one file beside this one; this file knows their names only.
+method is one file beside this one; packages bring their own by entry points of the group `airvlm.methods`. This file
+knows their names only.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from airvlm.methods.composed import Composed
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
+from airvlm.registry import Registry, parse_method
 
 __all__ = [
     "AIR",
@@ -49,6 +49,7 @@ class MethodInfo:
     mechanism: str  # what it does, in one line
     publication: str = ""  # where it was published
     forwards: str = "1"  # what it costs, in forward passes
+    package: str = "airvlm"  # the distribution that brings it
 
     @property
     def default(self) -> Method | None:
@@ -89,63 +90,28 @@ _LISTED = [
         for name, (meaning, _) in CONTROLS.items()
     ],
 ]
-METHODS: dict[str, MethodInfo] = {info.name: info for info in _LISTED}
 
 
-def parse_method(text: str) -> Method | None:
-    """`name` or `name:field=value,field=value` -> the method; None for the model as it is ("vanilla", "none").
-
-    Several joined by + act together, in that order.
-    """
-    # A value may hold a + too, so that only one before a method's name joins.
-    parts = re.split(rf"\+(?=(?:{'|'.join(map(re.escape, METHODS))})(?:[:+]|$))", text.strip())
-    if len(parts) > 1:
-        return Composed(*[method for part in parts if (method := parse_method(part)) is not None])
-    name, _, rest = text.strip().partition(":")
-    name = "vanilla" if name == "none" else name
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}; known: {', '.join(METHODS)}")
-    fields = dict(_field(part, text) for part in _parts(rest))
-    make = METHODS[name].make
-    if make is None:
-        if fields:
-            raise ValueError(f"{text!r}: the model as it is has no fields to set")
-        return None
-    known = [f.name for f in dataclasses.fields(make())]
-    for field in fields:
-        if field not in known:
-            raise ValueError(f"{name} has no field {field!r}; it has {', '.join(known) or 'none'}")
-    return make(**fields)
+def _adopt(name: str, thing: Any, package: str) -> MethodInfo:
+    """What a name from outside stands for: a Method class, a preset of one (Class.preset), or one ready-made."""
+    kind: Any = thing if isinstance(thing, type) else getattr(thing, "__self__", None)
+    make: Callable[..., Method] = thing
+    if isinstance(thing, Method):
+        kind, make = type(thing), partial(dataclasses.replace, thing)
+    if not (isinstance(kind, type) and issubclass(kind, Method) and dataclasses.is_dataclass(kind)):
+        raise TypeError(f"{thing!r} is not a Method: a frozen dataclass that derives from airvlm.Method")
+    if not kind.name:
+        raise TypeError(f"{kind.__qualname__} has no name: give it `name: ClassVar[str] = ...`")
+    info = MethodInfo(
+        name, make, kind.mechanism or _first_line(kind), kind.publication, kind.forwards, package
+    )
+    if not isinstance(info.default, Method):
+        raise TypeError(f"{thing!r} makes no Method")
+    return info
 
 
-def _parts(rest: str) -> list[str]:
-    """Split at commas outside parentheses: `layers=(2,4),keep=3` has two parts."""
-    parts, depth, part = [], 0, ""
-    for letter in rest:
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append(part)
-            part = ""
-        else:
-            part += letter
-    return [part for part in (*parts, part) if part.strip()]
+def _first_line(kind: type[Any]) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]
 
 
-def _field(part: str, text: str) -> tuple[str, Any]:
-    name, equals, value = (piece.strip() for piece in part.partition("="))
-    if not equals:
-        raise ValueError(f"{text!r}: write fields as name=value, not {part.strip()!r}")
-    return name, _value(value)
-
-
-def _value(text: str) -> Any:
-    """A number, a tuple, true, false or none; "2-4" and "2:4" are spans; anything else is a word."""
-    words = {"none": None, "null": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        first, _, last = text.replace(":", "-").partition("-")
-        return (int(first), int(last)) if first.isdigit() and last.isdigit() else text
-    return tuple(value) if isinstance(value, list) else value
+METHODS: Registry[MethodInfo] = Registry("airvlm.methods", {info.name: info for info in _LISTED}, _adopt)

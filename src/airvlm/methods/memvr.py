@@ -13,6 +13,7 @@ layer l + 1 mix phi(x Z') Z into its feed-forward output, y = (1 - alpha) ffn + 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from airvlm.hooks.additions import Counts, Tally
+from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Intervention, Step
 from airvlm.hooks.logit_lens import EntropyLens, Trigger
-from airvlm.hooks.method import Method
+from airvlm.hooks.method import Method, Renamed
 from airvlm.hooks.run import Run
 from airvlm.methods.air.reinforcement import Activation, identity, literal_term, norm, term
 from airvlm.report import Report
@@ -67,39 +69,62 @@ class MemVR(Method):
     )
     forwards: ClassVar[str] = "1, and a head for each layer that looks"
 
-    # share of the picture in the mix; None is the published value: 0.12, for Qwen and GLM 0.28; 0 is off
-    alpha: float | None = None
-    threshold: float = 0.75  # entropy of the ten likeliest tokens above which a layer is unsure, 0 to 1
-    # layers l with first < l < last look, l + 1 acts; None is (5, 16), for Qwen and GLM (9, 16), scaled to the decoder
-    window: tuple[int, int] | None = None
-    phi: Literal["identity", "silu"] | None = (
-        None  # activation; None is identity, or when faithful the published one
-    )
-    faithful: bool = False  # compute what the published code does, flaws included
+    # The published window names layers l with first < l < last that read the entropy, and changes the layers l + 1.
+    renamed: ClassVar[Mapping[str, Renamed]] = {
+        "window": Renamed("layers", lambda old: _layers(old), lambda new: _window(new))
+    }
 
-    def __post_init__(self) -> None:
-        if self.alpha is not None and not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha = {self.alpha}: the share of the picture lies between 0 and 1")
-        if self.phi not in (None, "identity", "silu"):
-            raise ValueError(f"phi = {self.phi!r}: choose identity or silu")
+    alpha: float | None = setting(
+        None,
+        "share of the image in the mix; none is the published value: 0.12, for Qwen and GLM 0.28; 0 is off",
+        low=0,
+        high=1,
+        off=0,
+        search=(0.05, 0.4),
+    )
+    threshold: float = setting(
+        0.75,
+        "entropy of the ten likeliest tokens above which a layer is unsure, 0 to 1 (faithful: summed over the batch)",
+        low=0,
+        search=(0.3, 0.9),
+    )
+    layers: tuple[int, int] | None = setting(
+        None,
+        "decoder layers that may be changed, where the one before is unsure: the first and the one after the last; "
+        "none is (7, 17) of 32, for Qwen (11, 17) of 32, for GLM (11, 17) of 40, scaled to the decoder",
+        span=True,
+    )
+    phi: Literal["identity", "silu"] | None = setting(
+        None, "activation; none is identity, or when faithful the published one"
+    )
+    faithful: bool = setting(False, "compute what the published code does, flaws included")
 
     def begin(self, run: Run) -> Intervention:
         return Retracing(run, self)
 
-    def looking(self, family: str, depth: int) -> range:
-        """The layers that may trigger in a decoder of `depth` layers; each acts on the next."""
+    def watched(self, family: str, depth: int) -> range:
+        """The layers whose output the lens reads in a decoder of `depth` layers; each acts on the next."""
         published = preset(family)
-        first, last = self.window or published.window
-        if self.window is None and not self.faithful:
-            # Even a very shallow decoder has a layer to look.
+        first, last = published.window if self.layers is None else _window(self.layers)
+        if self.layers is None and not self.faithful:
+            # Even a very shallow decoder has a layer to read.
             first = min(int(first * depth / published.depth), depth - 3)
             last = max(first + 2, round(last * depth / published.depth))
         layers = range(max(first + 1, 0), min(last, depth - 1))  # the last layer has no next one
         if not layers:
             raise ValueError(
-                f"window = ({first}, {last}): no layer of the decoder's {depth} lies between and has a next"
+                f"layers = {_layers((first, last))}: no layer of the decoder's {depth} lies in it and has one before"
             )
         return layers
+
+
+def _layers(window: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The published window, exclusive at both ends and of layers that are read, as layers that are changed."""
+    return None if window is None else (window[0] + 2, window[1] + 1)
+
+
+def _window(layers: tuple[int, int]) -> tuple[int, int]:
+    return layers[0] - 2, layers[1] - 1
 
 
 class Retracing(Intervention):
@@ -125,7 +150,7 @@ class Retracing(Intervention):
         self._memory: tuple[Tensor, Tensor] | None = None  # (B, S, d) and its mask (B, S)
         self._fires: Tensor | None = None  # (B, L)
         if self.alpha:
-            self.watched = memvr.looking(run.anatomy.family, len(run.anatomy.layers))
+            self.watched = memvr.watched(run.anatomy.family, len(run.anatomy.layers))
             self.layers = [layer + 1 for layer in self.watched]
 
     def call(self, call: Call) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from airvlm.hooks.attention import Columns, attention_modules, reshaped
+from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Intervention, Step
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import NeverFired, Run
@@ -39,23 +40,24 @@ class VAF(Method):
     mechanism: ClassVar[str] = "middle layers attend more to the picture and less to the system prompt"
     forwards: ClassVar[str] = "1"
 
-    enhance: float = 0.15  # how much the scores of the picture's columns are raised
-    suppress: float = 0.05  # how much the scores of the columns before the picture are lowered
-    # first layer and the one after the last; None is (9, 15) of 32 layers, scaled to the decoder
-    layers: tuple[int, int] | None = None
-    faithful: bool = False  # multiply scores as the published code does, which inverts negative ones
-
-    def __post_init__(self) -> None:
-        if self.enhance < 0 or not 0 <= self.suppress <= 1:
-            raise ValueError(
-                f"enhance = {self.enhance}, suppress = {self.suppress}: give enhance >= 0, suppress in 0..1"
-            )
-        if self.layers is not None and (len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1]):
-            raise ValueError(f"layers = {self.layers}: give (first, one after the last), counted from 0")
-
-    @property
-    def off(self) -> bool:
-        return self.enhance == 0 and self.suppress == 0
+    enhance: float = setting(
+        0.15, "how much the scores of the image's keys are raised", low=0, off=0, search=(0.05, 0.6)
+    )
+    suppress: float = setting(
+        0.05,
+        "how much the scores of the keys before the image are lowered",
+        low=0,
+        high=1,
+        off=0,
+        search=(0.0, 0.3),
+    )
+    layers: tuple[int, int] | None = setting(
+        None,
+        "decoder layers that are changed: the first and the one after the last; none is (9, 15) of 32, scaled to the "
+        "decoder",
+        span=True,
+    )
+    faithful: bool = setting(False, "multiply scores as the published code does, which inverts negative ones")
 
     def span(self, depth: int) -> range:
         """The layers that are changed in a decoder of `depth` layers."""
@@ -174,7 +176,7 @@ class Amplifying(Intervention):
 
     def _report(self, shows: bool, tokens: int, **more: Any) -> Report:
         if self.vaf.off:
-            reason = "enhance and suppress are 0"
+            reason = self.vaf.off
         elif not shows:
             reason = "there is no picture in this row"
         else:
@@ -187,6 +189,6 @@ class Amplifying(Intervention):
             layers=tuple(self.span) if acted else (),
             tokens=tokens,
             passes=self.passes if acted else 0,
-            silent=self.vaf.off,
+            silent=self.vaf.off is not None,
             **more,
         )

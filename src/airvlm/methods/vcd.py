@@ -20,10 +20,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Intervention, Step, aside
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import Run
-from airvlm.methods.noise import noised, schedule
+from airvlm.methods.noise import noised
 from airvlm.report import Report
 
 __all__ = ["VCD", "contrast"]
@@ -51,20 +52,31 @@ class VCD(Method):
     forwards: ClassVar[str] = "2 for every pass"
     needs_pixels: ClassVar[bool] = True
 
-    alpha: float = 1.0  # weight of the contrast; 0 is off, the plausibility cut included
-    beta: float = 0.1  # tokens less likely than beta times the likeliest are never said; 0 cuts nothing
-    noise_step: int = (
-        500  # step of the noise schedule, 0 to 999; 500 keeps 0.86 of the picture and adds 0.51 noise
+    alpha: float = setting(
+        1.0,
+        "weight of the contrast; 0 is off, the plausibility cut included",
+        low=0,
+        off=0,
+        search=(0.25, 2.0),
     )
-    seed: int = 0  # of the noise, together with each picture's pixels
-    faithful: bool = False  # noise from the global generator, and only when sampling, as the published code
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ValueError(f"alpha = {self.alpha}: the weight of the contrast cannot be negative")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta = {self.beta}: give a share of the likeliest token's probability, 0 to 1")
-        schedule(self.noise_step)
+    beta: float = setting(
+        0.1,
+        "tokens less likely than beta times the likeliest are never said; 0 cuts nothing",
+        low=0,
+        high=1,
+        search=(0.01, 0.5),
+    )
+    noise_step: int = setting(
+        500,
+        "step of the noise schedule, 0 to 999; 500 keeps 0.86 of the image and adds 0.51 noise",
+        low=0,
+        high=999,
+        search=(200, 900),
+    )
+    seed: int = setting(0, "of the noise, together with each image's pixels")
+    faithful: bool = setting(
+        False, "noise from the global generator, and only when sampling, as the published code"
+    )
 
     def begin(self, run: Run) -> Intervention:
         return Contrasting(run, self)

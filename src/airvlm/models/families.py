@@ -1,13 +1,16 @@
 """What is known of each supported model family, as data: the table behind `airvlm models` and the README.
 
-A family is a transformers `config.model_type`. This file knows nothing of tensors, hooks or methods, and
-imports no model code: where the parts of a model are is asked of the model itself (anatomy.py).
+A family is a transformers `config.model_type`; packages bring more of them by entry points of the group
+`airvlm.families`. This file knows nothing of tensors, hooks or methods, and imports no model code: where the parts of a
+model are is asked of the model itself (anatomy.py).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from airvlm.registry import Registry
 
 __all__ = ["FAMILIES", "REFUSED", "Family"]
 
@@ -28,8 +31,19 @@ class Family:
     note: str = ""  # what a user should know before reading numbers
 
 
-def _table(*families: Family) -> dict[str, Family]:
-    return {family.model_type: family for family in families}
+def _table(*families: Family) -> Registry[Family]:
+    return Registry("airvlm.families", {family.model_type: family for family in families}, _adopt)
+
+
+def _adopt(name: str, thing: Any, package: str) -> Family:
+    """What a model type from outside stands for: a Family of that name."""
+    if not isinstance(thing, Family):
+        raise TypeError(f"{thing!r} is not an airvlm.models.families.Family")
+    if thing.model_type != name:
+        raise TypeError(
+            f"its model_type is {thing.model_type!r}, and the entry point's name must be the same"
+        )
+    return thing
 
 
 _FIXED = "fixed square"
@@ -44,7 +58,7 @@ _PORTED = (
 )
 _SPLITS = MappingProxyType({"do_image_splitting": False})
 
-FAMILIES: dict[str, Family] = _table(
+FAMILIES: Registry[Family] = _table(
     Family("llava", "LLaVA 1.5", "llava-hf/llava-1.5-7b-hf", _FIXED, plain_pixels=True),
     Family("llava_next", "LLaVA-NeXT", "llava-hf/llava-v1.6-mistral-7b-hf", _ANYRES),
     Family("llava_onevision", "LLaVA-OneVision", "llava-hf/llava-onevision-qwen2-7b-ov-hf", _ANYRES),

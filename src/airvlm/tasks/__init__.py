@@ -1,16 +1,19 @@
 """The benchmarks by name; a task's file is imported only when the task is asked for.
 
+Packages bring their own by entry points of the group `airvlm.tasks`.
+
 Knows nothing about what the tasks do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from airvlm.registry import Registry, imported
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing
 
 __all__ = ["TASKS", "Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "TaskEntry", "load_task"]
@@ -23,11 +26,13 @@ class TaskEntry:
     target: str  # "module:Class", relative to this package
     about: str  # one line for `airvlm tasks`
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    package: str = "airvlm"  # the distribution that brings it; a target of another one is absolute
 
     def __call__(self, data: str | Path | None = None, **options: Any) -> Task:
         """The task itself; options are fields of its class (the variants)."""
         module, name = self.target.split(":")
-        cls: type[Task] = getattr(import_module(f".{module}", __package__), name)
+        home = import_module(f".{module}", __package__) if self.package == "airvlm" else import_module(module)
+        cls: type[Task] = getattr(home, name)
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(options) - known)
         if unknown:
@@ -43,7 +48,7 @@ def _pope(dataset: str, setting: str) -> TaskEntry:
     return TaskEntry("pope:Pope", about, {"dataset": dataset, "setting": setting})
 
 
-TASKS: dict[str, TaskEntry] = {
+_OWN: dict[str, TaskEntry] = {
     "chair": TaskEntry(
         "chair:Chair", "CHAIR on 500 COCO pictures: objects in descriptions that are not there"
     ),
@@ -89,10 +94,28 @@ TASKS: dict[str, TaskEntry] = {
 }
 
 
+def _adopt(name: str, thing: Any, package: str) -> TaskEntry:
+    """What a name from outside stands for: a Task class, or a TaskEntry that names one."""
+    if isinstance(thing, TaskEntry):
+        return replace(thing, package=package)
+    if not (isinstance(thing, type) and issubclass(thing, Task) and is_dataclass(thing)):
+        raise TypeError(f"{thing!r} is not a Task: a dataclass that derives from airvlm.tasks.Task")
+    about = (thing.__doc__ or thing.__name__).strip().partition("\n")[0]
+    return TaskEntry(f"{thing.__module__}:{thing.__qualname__}", about, package=package)
+
+
+TASKS: Registry[TaskEntry] = Registry("airvlm.tasks", _OWN, _adopt)
+
+
 def load_task(
     name: str, data: str | Path | None = None, *, variant: str | None = None, **options: Any
 ) -> Task:
     """A task by name, with a named variant of it and options for its fields."""
-    if name not in TASKS:
-        raise ValueError(f"no task {name!r}; there are: {', '.join(TASKS)}")
-    return TASKS[name](data, **options).variant(variant)
+    if name in TASKS:
+        entry = TASKS[name]
+    elif ":" in name:  # package.module:Class, of anybody's
+        entry = _adopt(name, imported(name), name.split(".")[0])
+    else:
+        known = TASKS.problems.get(name) or f"there are: {', '.join(TASKS)}"
+        raise ValueError(f"no task {name!r}; {known}")
+    return entry(data, **options).variant(variant)

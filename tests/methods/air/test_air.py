@@ -166,7 +166,10 @@ def test_presets_take_overrides_and_another_rule_replaces_theirs() -> None:
     ("fields", "message"),
     [
         ({"reading": "aloud"}, "choose one of carry, ffn"),
-        ({"rows": "all"}, "top_q=1.0"),
+        (
+            {"positions": "all"},
+            "no effect in the transported reading of air: it acts in air-paper and air-lineage",
+        ),
         ({"patches": -1}, "patches"),
         ({"layers": (3, 2)}, "first, one after the last"),
         ({"phi": "tanh"}, "phi"),
@@ -190,7 +193,7 @@ def test_the_last_layer_alone_is_refused_for_visual_rows() -> None:
     model, processor = tiny_models.shared("llava")
     with pytest.raises(ValueError, match="nothing reads the visual rows after the last layer"):
         AIR.paper(layers=(3, 4))(model, processor)
-    AIR.paper(layers=(3, 4), rows="all")(model, processor)
+    AIR.paper(layers=(3, 4), positions="all")(model, processor)
 
 
 # -- where the pictures come from
@@ -305,7 +308,7 @@ def test_strength_0_is_no_surprise_and_encodes_nothing(method: AIR) -> None:
         warnings.simplefilter("error", DidNotAct)
         with method(model, processor, images=[rows[0][1]]) as run:
             model.generate(**tiny_models.inputs(processor, rows), **GREEDY)
-    assert not run.report.fired and run.report.rows[0].reason == "its strength is 0"
+    assert not run.report.fired and run.report.rows[0].reason == method.off
     assert not cache_of(model).computed
 
 

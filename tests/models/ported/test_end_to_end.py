@@ -24,7 +24,7 @@ METHODS: dict[str, Method | None] = {
     "air-paper": AIR.paper(layers=(1, 4), keep=2, patches=3, strength=0.5),
     "air-lineage": AIR.lineage(layers=(1, 4), keep=2, patches=3, strength=0.5, threshold=0.3),
     "air-transported": AIR.transported(patches=3, weight=0.5),
-    "memvr": MemVR(alpha=0.3, threshold=0.3, window=(-1, 3)),
+    "memvr": MemVR(alpha=0.3, threshold=0.3, layers=(1, 4)),
     "vaf": VAF(enhance=0.8, suppress=0.4, layers=(1, 4)),
     "vcd": VCD(alpha=0.5, beta=0.0),
 }

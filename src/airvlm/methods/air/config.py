@@ -7,14 +7,16 @@ match, in carrying.py. What the evidence is, is evidence.py; how the model is re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
+from airvlm.hooks.fields import check_effect, check_given, setting
 from airvlm.hooks.intervention import Intervention
-from airvlm.hooks.method import Method
+from airvlm.hooks.method import Method, Renamed
 from airvlm.hooks.run import Run
 from airvlm.methods.air.recipe import Recipe
-from airvlm.methods.air.reinforced import ACTIVATIONS, Reinforcing, window
+from airvlm.methods.air.reinforced import Reinforcing, window
 from airvlm.methods.air.transported import Carrying
 
 __all__ = ["AIR", "window"]
@@ -29,52 +31,91 @@ class AIR(Recipe, Method):
     mechanism: ClassVar[str] = "crops that agree with the picture's distinctive tokens reinforce them"
     forwards: ClassVar[str] = "1, and one encoding of the crops a picture"
 
-    # carry: blend what the crops say into the visual tokens; ffn: add the term to feed-forward outputs
-    reading: Literal["carry", "ffn"] = "carry"
-    weight: float = 0.25  # carry: share of the carried token in the blend
-    # ffn: norm of the added term over the feed-forward's, per token; None adds the bare sum; 0 is off
-    strength: float | None = 0.12
-    # ffn: first layer and the one after the last, as (26, 32); None is the last fifth of the decoder
-    layers: tuple[int, int] | None = None
-    rows: Literal["visual", "all"] = (
-        "visual"  # ffn: the prototypes' rows in prefill, or all rows of every pass
+    renamed: ClassVar[Mapping[str, Renamed]] = {"plan": Renamed("layout"), "rows": Renamed("positions")}
+
+    patches: int = setting(12, "M, the crops of an image", low=0, high=4096, search=(4, 24))
+    layout: Literal["windows", "random"] = setting(
+        "windows",
+        "where crops lie: overlapping windows in several scales, or random crops drawn from the seed",
     )
-    phi: str = "decoder"  # ffn: activation; decoder (the model's own), identity, silu, gelu or relu
-    # ffn: act in all layers of the span, or only in the one after the first that is unsure of the next token
-    trigger: Literal["none", "entropy"] = "none"
-    threshold: float = 0.75  # entropy of the ten likeliest tokens above which a layer is unsure, 0 to 1
-    patches: int = 12  # M, crops of a picture
-    # overlapping windows in several scales, or random crops drawn from the seed
-    plan: Literal["windows", "random"] = "windows"
-    # crops of the original; controls: of the picture as the model sees it, of another picture
-    source: Literal["original", "shrunk", "other"] = "original"
+    source: Literal["original", "shrunk", "other"] = setting(
+        "original", "crops of the original; controls: of the image as the model sees it, of another image"
+    )
+    reading: Literal["carry", "ffn"] = setting(
+        "carry",
+        "carry (transported): blend what the crops say into the visual tokens; ffn (paper, lineage): add the term to "
+        "feed-forward outputs",
+    )
+    weight: float = setting(
+        0.25,
+        "share of the projected token in the blend; 0 is off",
+        low=0,
+        high=1,
+        off=0,
+        readings=("transported",),
+        search=(0.05, 0.5),
+    )
+    strength: float | None = setting(
+        0.12,
+        "norm of the added term over the feed-forward's, per token; none adds the bare sum; 0 is off",
+        low=0,
+        off=0,
+        readings=("paper", "lineage"),
+        search=(0.02, 0.5),
+    )
+    layers: tuple[int, int] | None = setting(
+        None,
+        "decoder layers that are changed: the first and the one after the last, as (26, 32); none is the last fifth",
+        span=True,
+        readings=("paper", "lineage"),
+    )
+    positions: Literal["visual", "all"] = setting(
+        "visual",
+        "token positions that are changed: the prototypes' in prefill, or all of every pass",
+        readings=("paper", "lineage"),
+    )
+    phi: Literal["decoder", "identity", "silu", "gelu", "relu"] = setting(
+        "decoder", "activation; decoder is the model's own", readings=("paper", "lineage")
+    )
+    trigger: Literal["none", "entropy"] = setting(
+        "none",
+        "act in all layers of the span, or only in the one after the first that is unsure of the next token",
+        readings=("paper", "lineage"),
+    )
+    threshold: float = setting(
+        0.75,
+        "entropy of the ten likeliest tokens above which a layer is unsure, 0 to 1",
+        low=0,
+        high=1,
+        readings=("lineage",),
+        search=(0.3, 0.9),
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        options: dict[str, tuple[str, ...]] = {
-            "reading": ("carry", "ffn"),
-            "rows": ("visual", "all"),
-            "phi": ("decoder", *ACTIVATIONS),
-            "trigger": ("none", "entropy"),
-            "plan": ("windows", "random"),
-            "source": ("original", "shrunk", "other"),
-        }
-        for field, allowed in options.items():
-            if getattr(self, field) not in allowed:
-                raise ValueError(f"{field} = {getattr(self, field)!r}: choose one of {', '.join(allowed)}")
-        if self.patches < 0:
-            raise ValueError(f"patches = {self.patches}: the number of crops cannot be negative")
-        if self.reading == "carry" and self.rows == "all":
+        Recipe.__post_init__(self)
+        check_effect(self)
+        if self.reading == "carry" and self.memory == "prototypes+crops":
             raise ValueError(
-                "reading='carry' writes visual tokens only: for all of them set top_q=1.0, not rows"
+                "memory = 'prototypes+crops' has no effect in the transported reading of air: it acts in air-paper and "
+                "air-lineage"
             )
-        if self.layers is not None and (len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1]):
-            raise ValueError(f"layers = {self.layers}: give (first, one after the last), counted from 0")
+
+    @property
+    def reading_name(self) -> str:
+        """transported, paper or lineage."""
+        return "transported" if self.reading == "carry" else "paper" if self.trigger == "none" else "lineage"
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The equations as printed: the term on the Q retained visual rows, in prefill, in every layer of the span."""
-        preset = {"reading": "ffn", "top_q": 100, "eps": 0.1, "tau": 0.06, "rows": "visual", "phi": "decoder"}
+        preset = {
+            "reading": "ffn",
+            "top_q": 100,
+            "eps": 0.1,
+            "tau": 0.06,
+            "positions": "visual",
+            "phi": "decoder",
+        }
         return cls._preset(preset, changes)
 
     @classmethod
@@ -85,7 +126,7 @@ class AIR(Recipe, Method):
             "top_q": 100,
             "eps": 0.1,
             "tau": 0.06,
-            "rows": "all",
+            "positions": "all",
             "phi": "identity",
             "memory": "prototypes+crops",
             "trigger": "entropy",
@@ -102,12 +143,9 @@ class AIR(Recipe, Method):
         rules = {"tau", "keep", "quantile"}
         if rules & set(changes):  # another rule of selection replaces the preset's
             preset = {name: value for name, value in preset.items() if name not in rules}
-        return cls(**{**preset, **changes})
-
-    @property
-    def off(self) -> bool:
-        """Configured to do nothing."""
-        return self.strength == 0 or (self.reading == "carry" and self.weight == 0)
+        air = cls(**{**preset, **changes})
+        check_given(air, [cls.renamed[name].to if name in cls.renamed else name for name in changes])
+        return air
 
     def begin(self, run: Run) -> Intervention:
         return Carrying(run, self) if self.reading == "carry" else Reinforcing(run, self)

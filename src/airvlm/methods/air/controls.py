@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Intervention, Step
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import Run
@@ -63,7 +64,7 @@ class Shorter(Method):
     forwards: ClassVar[str] = "1"
     needs_images: ClassVar[bool] = False
 
-    bias: float = 1.0  # added to the logit of every end token
+    bias: float = setting(1.0, "added to the logit of every end token", off=0)
 
     def begin(self, run: Run) -> Intervention:
         return _Biasing(run, lambda call: dict.fromkeys(_end_tokens(call), self.bias))
@@ -79,7 +80,9 @@ class YesNo(Method):
     forwards: ClassVar[str] = "1"
     needs_images: ClassVar[bool] = False
 
-    bias: float = 1.0  # added to the logit of every token that spells yes; negative favours no
+    bias: float = setting(
+        1.0, "added to the logit of every token that spells yes; negative favours no", off=0
+    )
 
     def begin(self, run: Run) -> Intervention:
         tokens = spellings(run.processor, ("yes", "Yes", "YES"))

@@ -41,12 +41,12 @@ class Reinforcing(Seeing):
     def __init__(self, run: Run, air: AIR) -> None:
         super().__init__(run, air)
         first, stop = window(air.layers, len(run.anatomy.layers))
-        if air.rows == "visual" and first == len(run.anatomy.layers) - 1:
+        if air.positions == "visual" and first == len(run.anatomy.layers) - 1:
             raise ValueError(
                 f"layers = {air.layers}: nothing reads the visual rows after the last layer, so that adding to them "
-                "changes no answer. Begin the span earlier, or set rows='all'."
+                "changes no answer. Begin the span earlier, or set positions='all'."
             )
-        self.decodes = air.rows == "all"
+        self.decodes = air.positions == "all"
         self.lens: EntropyLens | None = None
         self._fires: Tensor | None = None  # (B, L) positions that fired at the layer just watched
         self.phi = activation(air.phi, run.anatomy.model)
@@ -77,12 +77,16 @@ class Reinforcing(Seeing):
         if self.look(step, inputs_embeds):
             started = time.perf_counter()
             self._memory = _padded([[s.evidence.memory for s in row] for row in self.seen], step.expand)
-            if self.air.rows == "visual":
+            if self.air.positions == "visual":
                 self._rows = _prototype_rows(self.seen, step.expand)
             self.injection += time.perf_counter() - started
 
     def hidden(self, step: Step, layer: int, h: Tensor) -> None:
-        if self.lens is None or self._memory is None or (self.air.rows == "visual" and self._rows is None):
+        if (
+            self.lens is None
+            or self._memory is None
+            or (self.air.positions == "visual" and self._rows is None)
+        ):
             return
         started = time.perf_counter()
         self._fires = self.lens.look(step, h)
@@ -94,14 +98,14 @@ class Reinforcing(Seeing):
         self.injection += time.perf_counter() - started
 
     def ffn(self, step: Step, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
-        if self._memory is None or (self.air.rows == "visual" and (step.decode or self._rows is None)):
+        if self._memory is None or (self.air.positions == "visual" and (step.decode or self._rows is None)):
             return None
         if self.lens is not None and self._fires is None:
             return None
         started = time.perf_counter()
         rows = None
         acts = None if self._fires is None else self._fires.to(y.device)  # (B, L)
-        if self.air.rows == "visual" and self._rows is not None:
+        if self.air.positions == "visual" and self._rows is not None:
             rows, real = (t.to(y.device) for t in self._rows)  # (B, R)
             acts = real if acts is None else real & acts.gather(1, rows)
         memory, mask = self._memory

@@ -28,7 +28,7 @@ class Seeing(Intervention):
     def __init__(self, run: Run, air: AIR) -> None:
         super().__init__(run)
         self.air = air
-        glance = Glance(air.patches, air.plan, air.seed)
+        glance = Glance(air.patches, air.layout, air.seed)
         self.sight = Sight(run, air, glance, air.source, carrying=air.reading == "carry")
         self.seen: list[list[Seen]] = []  # by row of the caller's batch
         self.tally = Tally()
@@ -90,14 +90,14 @@ class Seeing(Intervention):
             )
             if evidence
             else None,
-            silent=self.air.off,
+            silent=self.air.off is not None,
             **more,
         )
 
     def _reason(self, seen: list[Seen], highest: float | None) -> str:
         air = self.air
         if air.off:
-            return "its strength is 0"
+            return air.off
         if not seen:
             return "there is no picture in this row"
         crops_needed = air.reading == "carry" or air.memory == "crops"
