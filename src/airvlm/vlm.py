@@ -76,11 +76,12 @@ class VLM:
         device_map: Any = None,
         trust_remote_code: bool = False,
         allow_urls: bool = False,
+        allow_missing: bool = False,
         **options: Any,
     ) -> Self:
         """An embedded model ("photo", which None means too, or "tiny"), a local folder, or a name on the model hub.
 
-        `adapter`: a LoRA on top of it.
+        adapter: a LoRA on top of it. allow_missing: load weights that are not all there (the rest is random).
         """
         model, processor, name = load_parts(
             name_or_path,
@@ -89,6 +90,7 @@ class VLM:
             dtype=dtype,
             device_map=device_map,
             trust_remote_code=trust_remote_code,
+            allow_missing=allow_missing,
             **options,
         )
         return cls(model, processor, name=name, allow_urls=allow_urls)

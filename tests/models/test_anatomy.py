@@ -1,5 +1,6 @@
 """The parts of every family are found by transformers' own accessors, and what cannot be found is said."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -149,3 +150,24 @@ def test_an_anatomy_by_hand_is_taken_as_it_is() -> None:
         encode=lambda inputs: list(inputs["pixel_values"]),
     )
     assert len(anatomy.encode({"pixel_values": torch.zeros(2, 3, d)})) == 2
+
+
+def test_a_family_may_bring_an_anatomy_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = tiny_models.shared("llava")
+    usual = Anatomy.of(model)
+    own = dataclasses.replace(usual, hidden_size=7)
+    row = dataclasses.replace(FAMILIES["llava"], anatomy=lambda given: own if given is model else None)
+    monkeypatch.setitem(FAMILIES, "llava", row)
+    assert Anatomy.of(model) is own
+    monkeypatch.setitem(FAMILIES, "llava", dataclasses.replace(row, anatomy=lambda given: "parts"))
+    with pytest.raises(UnknownAnatomy, match="gave str, no Anatomy"):
+        Anatomy.of(model)
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_the_layout_of_pixels_is_what_the_family_says(family: str) -> None:
+    _, processor = tiny_models.shared(family)
+    inputs = tiny_models.inputs(processor, [("USER: <image> what ASSISTANT:", [tiny_models.picture(1)])])
+    assert ("image_grid_thw" in inputs) is (FAMILIES[family].layout == "patches")
+    if FAMILIES[family].layout == "images":
+        assert inputs["pixel_values"].shape[0] == 1 and inputs["pixel_values"].ndim == 4

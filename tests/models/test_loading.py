@@ -1,12 +1,18 @@
 """Loading: what a model may be loaded from, what is refused, and when two models are the same."""
 
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
+from airvlm import tiny
 from airvlm.methods import AIR
 from airvlm.models.loading import LoadError, fingerprint, load_parts
 from airvlm.vlm import VLM
@@ -121,3 +127,80 @@ def test_weights_sharded_over_devices_answer_alike(folder: Path) -> None:
         mapped.ask(picture, QUESTION, max_new_tokens=6).text
         == VLM.load(folder).ask(picture, QUESTION, max_new_tokens=6).text
     )
+
+
+# -- weights that are not there
+
+
+def without(folder: Path, target: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    """A copy of a checkpoint with other weights."""
+    shutil.copytree(folder, target)
+    weights = load_file(target / "model.safetensors")
+    change(weights)
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def test_a_missing_weight_is_an_error_unless_allowed(folder: Path, tmp_path: Path) -> None:
+    def drop(weights: dict[str, torch.Tensor]) -> None:
+        del weights[next(name for name in weights if "layers.1.mlp.up_proj" in name)]
+
+    broken = without(folder, tmp_path / "broken", drop)
+    with pytest.raises(LoadError, match=r"1 weights are missing .*up_proj.*--allow-missing"):
+        VLM.load(broken)
+    assert VLM.load(broken, allow_missing=True).ask(tiny_models.picture(1), QUESTION, max_new_tokens=1)
+
+
+def test_a_weight_of_another_shape_is_an_error_unless_allowed(folder: Path, tmp_path: Path) -> None:
+    def cut(weights: dict[str, torch.Tensor]) -> None:
+        name = next(name for name in weights if "layers.1.mlp.up_proj" in name)
+        weights[name] = weights[name][:-1].clone()
+
+    broken = without(folder, tmp_path / "broken", cut)
+    with pytest.raises(LoadError, match=r"1 weights have another shape .*up_proj"):
+        VLM.load(broken)
+    assert VLM.load(broken, allow_missing=True).name == str(broken)
+
+
+def test_truncated_weights_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    file = broken / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(LoadError, match="damaged or not whole") as refused:
+        VLM.load(broken)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "nonsense"])
+def test_a_device_that_is_not_there_is_refused_in_one_line(folder: Path, device: str) -> None:
+    with pytest.raises(LoadError, match=f"device {device}") as refused:
+        VLM.load(folder, device=device)
+    assert "\n" not in str(refused.value)
+
+
+# -- models of the package, and what loading imports
+
+
+def test_tiny_names_the_embedded_model() -> None:
+    named = VLM.load("tiny")
+    assert named.name == "tiny" and named.fingerprint == VLM.load(tiny.model_path()).fingerprint
+
+
+def test_the_ports_are_imported_only_when_asked_for() -> None:
+    script = (
+        "import sys, airvlm.vlm, airvlm.cli\n"
+        "from airvlm import VLM\n"
+        "VLM.load('tiny')\n"
+        "print([m for m in sys.modules if m.startswith('airvlm.models.') and "
+        "m.split('.')[2] in ('ported', 'qwen_vl', 'glm_4v')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_port_says_which_transformers_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen", "visual": {"layers": 1}}')
+    monkeypatch.setattr("transformers.__version__", "5.20.1")
+    with pytest.raises(LoadError, match=r"need transformers 5\.21 or later, this is 5\.20\.1"):
+        load_parts(tmp_path)

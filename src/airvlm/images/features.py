@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from airvlm.images.cache import ImageCache, weights_state
+from airvlm.models.families import Layout
 
 __all__ = ["VisionFeatures", "per_image"]
 
@@ -21,8 +22,9 @@ __all__ = ["VisionFeatures", "per_image"]
 class VisionFeatures:
     """Visual tokens in place of pixels, for one model."""
 
-    def __init__(self, model: nn.Module, cache: ImageCache) -> None:
+    def __init__(self, model: nn.Module, cache: ImageCache, layout: Layout) -> None:
         self.model = model
+        self.layout = layout
         self.cache = cache
         base: Any = getattr(model, "base_model", model)
         self._encode = getattr(base, "get_image_features", None)
@@ -38,7 +40,7 @@ class VisionFeatures:
         if not (self._possible and self._encode and "pixel_values" in inputs):
             return inputs
         accepted = set(inspect.signature(self._encode).parameters) & set(inputs)
-        pieces = per_image({name: inputs[name] for name in accepted}, len(images))
+        pieces = per_image({name: inputs[name] for name in accepted}, len(images), self.layout)
         if pieces is None:
             return inputs
         state = weights_state(self.model)
@@ -73,10 +75,10 @@ class VisionFeatures:
         return [(one.clone(), stacked) for one in features]  # a view would keep the whole batch in memory
 
 
-def per_image(image_inputs: dict[str, Tensor], images: int) -> list[dict[str, Tensor]] | None:
+def per_image(image_inputs: dict[str, Tensor], images: int, layout: Layout) -> list[dict[str, Tensor]] | None:
     """The image inputs cut into images; None where the layout does not say which part is whose."""
-    grid = image_inputs.get("image_grid_thw")
-    if grid is not None:
+    if layout == "patches":
+        grid = image_inputs["image_grid_thw"]
         sizes = grid.prod(dim=1).tolist()  # patches of each image, which lie one after another
         if len(sizes) != images:
             return None

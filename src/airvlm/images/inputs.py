@@ -48,8 +48,8 @@ class Encoder:
         self.allow_urls = allow_urls
         self.image_token = image_token(processor, anatomy.image_token_id)
         self.cache = cache_of(anatomy.model)
-        self.features = VisionFeatures(model, self.cache)
-        self.pixels = KeptPixels(self.cache)
+        self.features = VisionFeatures(model, self.cache, anatomy.layout)
+        self.pixels = KeptPixels(self.cache, anatomy.layout)
 
     def forget(self) -> None:
         """Throw away what is kept of images."""

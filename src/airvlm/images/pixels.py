@@ -15,6 +15,7 @@ from transformers import BatchFeature
 
 from airvlm.images.cache import ImageCache, serial
 from airvlm.images.features import per_image
+from airvlm.models.families import Layout
 
 __all__ = ["KeptPixels"]
 
@@ -22,9 +23,10 @@ __all__ = ["KeptPixels"]
 class KeptPixels:
     """Processed images, for one processor."""
 
-    def __init__(self, cache: ImageCache) -> None:
+    def __init__(self, cache: ImageCache, layout: Layout) -> None:
         self.cache = cache
-        self.possible = True  # until the image processor shows another layout
+        self.layout = layout
+        self.possible = layout != "tiles"  # until the image processor shows another layout
 
     def lend(self, processor: Any, keys: Mapping[int, str]) -> Any:
         """The processor for one call, which processes every content once.
@@ -58,7 +60,8 @@ class _OnceEach:
         found = {key: kept for key in keys if (kept := cache.get("pixels", key)) is not None}
         fresh = {key: image for key, image in zip(keys, flat) if key not in found}
         if fresh:
-            pieces = _pieces(self._inner(list(fresh.values()), **options), len(fresh))
+            output = self._inner(list(fresh.values()), **options)
+            pieces = _pieces(output, len(fresh), self._store.layout)
             if pieces is None:
                 self._store.possible = False
                 return self._inner(images, **options)
@@ -72,13 +75,17 @@ def _flat(images: Any) -> list[Any]:
     return [one for part in images for one in _flat(part)] if isinstance(images, list | tuple) else [images]
 
 
-def _pieces(output: Mapping[str, Any], images: int) -> list[dict[str, Tensor]] | None:
+def _pieces(output: Mapping[str, Any], images: int, layout: Layout) -> list[dict[str, Tensor]] | None:
     """Each image's own share of the output; None where an image's pixels could depend on its neighbours."""
-    pixels, grid = output.get("pixel_values"), output.get("image_grid_thw")
-    named = set(output) - {"pixel_values", "image_grid_thw"}
-    if named or not isinstance(pixels, Tensor) or pixels.ndim != (4 if grid is None else 2):
+    pixels = output.get("pixel_values")
+    named = {"pixel_values", "image_grid_thw"} if layout == "patches" else {"pixel_values"}
+    if (
+        set(output) != named
+        or not isinstance(pixels, Tensor)
+        or pixels.ndim != (2 if layout == "patches" else 4)
+    ):
         return None
-    pieces = per_image(dict(output), images)
+    pieces = per_image(dict(output), images, layout)
     if pieces is None:
         return None
     # copies: a view would keep the whole batch in memory

@@ -6,6 +6,8 @@ Knows nothing of tensors or images: it only says how many images there are and w
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from airvlm.models.families import FAMILIES, Family
+
 __all__ = ["DESCRIBE", "Question", "begins_with_bos", "image_token", "prompt_text"]
 
 # One question, or the turns of a conversation in transformers' own form: role and content, where the content is a text
@@ -15,18 +17,10 @@ Question: TypeAlias = "str | Sequence[Mapping[str, Any]]"
 # The sentence that CHAIR evaluations use, so that `describe` and the evaluation ask the same
 DESCRIBE = "Please describe this image in detail."
 
-# Checkpoints without a chat template. {images} stands for the placeholders, {question} for the question.
-_PLAIN = "{images}\n{question}\n"
-_PLAIN_FORMS = {
-    "llava": "USER: {images}\n{question} ASSISTANT:",
-    "vipllava": "###Human: {images}\n{question}###Assistant:",
-    "paligemma": "{images}{question}",
-}
 
-
-def prompt_text(processor: Any, family: str, image_token: str, question: Question, pictures: int) -> str:
+def prompt_text(processor: Any, family: str, image_token: str, question: Question, images: int) -> str:
     """The whole prompt, with one placeholder for each image, ready for the processor."""
-    messages = _turns(question, pictures)
+    messages = _turns(question, images)
     texts = [part["text"] for turn in messages for part in turn["content"] if part["type"] == "text"]
     if not any(text.strip() for text in texts):
         raise ValueError("the question is empty: say what to ask about the image")
@@ -40,14 +34,15 @@ def prompt_text(processor: Any, family: str, image_token: str, question: Questio
         return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
     if [turn["role"] for turn in messages] != ["user"]:
         raise ValueError(f"{family} has no chat template here: it takes one question, no conversation")
-    form = _PLAIN_FORMS.get(family, _PLAIN)
-    return form.format(images=image_token * pictures, question="".join(texts))
+    known = FAMILIES.get(family)
+    form = known.prompt if known is not None else Family.prompt
+    return form.format(images=image_token * images, question="".join(texts))
 
 
-def _turns(question: Question, pictures: int) -> list[dict[str, Any]]:
+def _turns(question: Question, images: int) -> list[dict[str, Any]]:
     """The conversation with every content as a list of parts; a single question is its only turn."""
     if isinstance(question, str):
-        content = [{"type": "image"} for _ in range(pictures)] + [{"type": "text", "text": question}]
+        content = [{"type": "image"} for _ in range(images)] + [{"type": "text", "text": question}]
         return [{"role": "user", "content": content}]
     turns = []
     for turn in question:
@@ -60,8 +55,8 @@ def _turns(question: Question, pictures: int) -> list[dict[str, Any]]:
         parts = [{"type": "image"} if part["type"] == "image" else dict(part) for part in parts]
         turns.append({"role": turn["role"], "content": parts})
     shown = sum(part["type"] == "image" for turn in turns for part in turn["content"])
-    if shown != pictures:
-        raise ValueError(f"the conversation shows {shown} images, but {pictures} are given")
+    if shown != images:
+        raise ValueError(f"the conversation shows {shown} images, but {images} are given")
     if not turns or turns[-1]["role"] != "user":
         raise ValueError("a conversation must end with the user's turn, which is answered")
     return turns

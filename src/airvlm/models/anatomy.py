@@ -14,21 +14,21 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from airvlm.models.families import FAMILIES, REFUSED, Family
+from airvlm.models.families import FAMILIES, REFUSED, Family, Layout
 
 __all__ = ["FAMILIES", "Anatomy", "Family", "UnknownAnatomy"]
 
 Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
 Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
 
-# Key under which `pixels` tells `encode` how many feature entries (tiles) each picture has
+# Key under which `pixels` tells `encode` how many feature entries (tiles) each image has
 TILES = "tiles"
 
 BY_HAND = (
     "Pass the parts by hand: Anatomy(family=..., model=model, decoder=..., layers=decoder.layers, "
     "ffns=[layer.mlp for layer in decoder.layers], norm=decoder.norm, head=model.lm_head, "
     "image_token_id=..., hidden_size=..., encode=function from the processor's image inputs to one (N, d) "
-    "tensor per picture), and give it as method(model, processor, anatomy=...)."
+    "tensor per image), and give it as method(model, processor, anatomy=...)."
 )
 
 
@@ -37,15 +37,15 @@ class UnknownAnatomy(ValueError):
 
 
 def processor_pixels(
-    processor: Any, pictures: Sequence[Image.Image], family: Family | None = None
+    processor: Any, images: Sequence[Image.Image], family: Family | None = None
 ) -> Mapping[str, Tensor]:
-    """Pictures -> the image inputs of a model, by the image processor of `processor`, one view a picture."""
+    """Images -> the image inputs of a model, by the image processor of `processor`, one view an image."""
     image_processor = getattr(processor, "image_processor", processor)
     if image_processor is None:
         raise ValueError("crops need the model's processor to become pixels: pass processor=AutoProcessor...")
     nested, one_view = (family.nested, dict(family.one_view)) if family else (False, {})
-    images: Any = [[picture] for picture in pictures] if nested else list(pictures)
-    inputs = dict(image_processor(images=images, return_tensors="pt", **one_view))
+    given: Any = [[image] for image in images] if nested else list(images)
+    inputs = dict(image_processor(images=given, return_tensors="pt", **one_view))
     if family and family.tiles_key in inputs:
         inputs[TILES] = torch.as_tensor(inputs.pop(family.tiles_key)).flatten()
     return inputs
@@ -62,11 +62,12 @@ class Anatomy:
     ffns: Sequence[nn.Module]  # the feed-forward of each layer: (B, L, d) -> (B, L, d)
     norm: nn.Module  # the decoder's final norm
     head: nn.Module  # hidden states -> logits
-    image_token_id: int  # input_ids == image_token_id marks the visual rows
+    image_token_id: int  # input_ids == image_token_id marks the visual tokens
     hidden_size: int  # d
-    encode: Encode  # the image inputs that `pixels` makes -> one (N, d) tensor per picture
-    pixels: Pixels = processor_pixels  # (processor, pictures) -> image inputs for `encode`
-    plain_pixels: bool = False  # pixel_values is (pictures, 3, H, W), so that crops may be cut from it
+    encode: Encode  # the image inputs that `pixels` makes -> one (N, d) tensor per image
+    pixels: Pixels = processor_pixels  # (processor, images) -> image inputs for `encode`
+    plain_pixels: bool = False  # pixel_values is (images, 3, H, W), so that crops may be cut from it
+    layout: Layout = "tiles"  # how pixel_values holds several images
 
     @classmethod
     def of(cls, model: nn.Module) -> "Anatomy":
@@ -82,6 +83,13 @@ class Anatomy:
             raise UnknownAnatomy(
                 f"model type {model_type!r} is not among the known ones ({known}). {BY_HAND}"
             )
+        if family.anatomy is not None:
+            own = family.anatomy(model)
+            if not isinstance(own, cls):
+                raise UnknownAnatomy(
+                    f"{model_type}: its family's `anatomy` gave {type(own).__name__}, no Anatomy"
+                )
+            return own
         decoder = _call(model, "get_decoder", model_type)
         layers = _part(decoder, "layers", model_type)
         ffns = [_part(layer, "mlp", model_type) for layer in layers]
@@ -107,6 +115,7 @@ class Anatomy:
             encode=partial(_encode, model),
             pixels=partial(processor_pixels, family=family),
             plain_pixels=family.plain_pixels,
+            layout=family.layout,
         )
 
 
@@ -134,7 +143,7 @@ def _call(model: nn.Module, name: str, model_type: str) -> Any:
 
 @torch.no_grad()
 def _encode(model: Any, image_inputs: Mapping[str, Tensor]) -> list[Tensor]:
-    """Image inputs -> visual tokens as the decoder reads them, (N_i, d) for each picture i."""
+    """Image inputs -> visual tokens as the decoder reads them, (N_i, d) for each image i."""
     base: Any = getattr(model, "base_model", model)
     accepted = inspect.signature(base.get_image_features).parameters
     device, dtype = _device(base), model.dtype

@@ -1,18 +1,23 @@
 """What is known of each supported model family, as data: the table behind `airvlm models` and the README.
 
-A family is a transformers `config.model_type`; packages bring more of them by entry points of the group
-`airvlm.families`. This file knows nothing of tensors, hooks or methods, and imports no model code: where the parts of a
-model are is asked of the model itself (anatomy.py).
+A family is a transformers `config.model_type`; all that differs between families is a row here, the pixels' layout and
+the plain form of a prompt included. Packages bring more of them by entry points of the group `airvlm.families`. This
+file knows nothing of tensors, hooks or methods, and imports no model code: where the parts of a model are is asked of
+the model itself (anatomy.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from airvlm.registry import Registry
 
-__all__ = ["FAMILIES", "REFUSED", "Family"]
+__all__ = ["FAMILIES", "REFUSED", "Family", "Layout", "is_port"]
+
+# images: a row of pixel_values an image; patches: rows counted by image_grid_thw; tiles: anything else (tiles, padding
+# to the largest image), so that an image's pixels may depend on the images beside it
+Layout: TypeAlias = Literal["images", "patches", "tiles"]
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,20 @@ class Family:
     model_type: str
     title: str  # what people call it
     checkpoint: str  # one public checkpoint of the family
-    resolution: str  # how a picture becomes visual tokens
-    plain_pixels: bool = False  # pixel_values is (pictures, 3, H, W): crops may be cut from the tensor itself
+    resolution: str  # how an image becomes visual tokens
+    layout: Layout = "tiles"  # of pixel_values
+    plain_pixels: bool = False  # pixel_values is (images, 3, H, W): crops may be cut from the tensor itself
+    # The prompt where a checkpoint has no chat template: {images} stands for the placeholders
+    prompt: str = "{images}\n{question}\n"
     # How the image processor is asked to show a crop in one view: a crop is a zoom already
     one_view: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    tiles_key: str | None = None  # output of the image processor that counts each picture's tiles
-    nested: bool = False  # the image processor wants a list of pictures per row, and features come per row
+    tiles_key: str | None = None  # output of the image processor that counts each image's tiles
+    nested: bool = False  # the image processor wants a list of images per row, and features come per row
     note: str = ""  # what a user should know before reading numbers
+    # The section of config.json that marks a model which this package has and transformers has not (models/ported)
+    ported: str | None = None
+    # For models whose parts transformers' accessors do not find: model -> Anatomy
+    anatomy: Callable[[Any], Any] | None = None
 
 
 def _table(*families: Family) -> Registry[Family]:
@@ -59,18 +71,35 @@ _PORTED = (
 _SPLITS = MappingProxyType({"do_image_splitting": False})
 
 FAMILIES: Registry[Family] = _table(
-    Family("llava", "LLaVA 1.5", "llava-hf/llava-1.5-7b-hf", _FIXED, plain_pixels=True),
+    Family(
+        "llava",
+        "LLaVA 1.5",
+        "llava-hf/llava-1.5-7b-hf",
+        _FIXED,
+        "images",
+        plain_pixels=True,
+        prompt="USER: {images}\n{question} ASSISTANT:",
+    ),
     Family("llava_next", "LLaVA-NeXT", "llava-hf/llava-v1.6-mistral-7b-hf", _ANYRES),
     Family("llava_onevision", "LLaVA-OneVision", "llava-hf/llava-onevision-qwen2-7b-ov-hf", _ANYRES),
-    Family("vipllava", "ViP-LLaVA", "llava-hf/vip-llava-7b-hf", _FIXED, plain_pixels=True),
-    Family("qwen2_vl", "Qwen2-VL", "Qwen/Qwen2-VL-7B-Instruct", _NATIVE),
-    Family("qwen2_5_vl", "Qwen2.5-VL", "Qwen/Qwen2.5-VL-7B-Instruct", _NATIVE),
-    Family("qwen3_vl", "Qwen3-VL", "Qwen/Qwen3-VL-8B-Instruct", _NATIVE, note=_DEEPSTACK),
+    Family(
+        "vipllava",
+        "ViP-LLaVA",
+        "llava-hf/vip-llava-7b-hf",
+        _FIXED,
+        "images",
+        plain_pixels=True,
+        prompt="###Human: {images}\n{question}###Assistant:",
+    ),
+    Family("qwen2_vl", "Qwen2-VL", "Qwen/Qwen2-VL-7B-Instruct", _NATIVE, "patches"),
+    Family("qwen2_5_vl", "Qwen2.5-VL", "Qwen/Qwen2.5-VL-7B-Instruct", _NATIVE, "patches"),
+    Family("qwen3_vl", "Qwen3-VL", "Qwen/Qwen3-VL-8B-Instruct", _NATIVE, "patches", note=_DEEPSTACK),
     Family(
         "qwen3_vl_moe",
         "Qwen3-VL, mixture of experts",
         "Qwen/Qwen3-VL-30B-A3B-Instruct",
         _NATIVE,
+        "patches",
         note=f"{_MIXTURE}; {_DEEPSTACK}",
     ),
     Family(
@@ -91,7 +120,15 @@ FAMILIES: Registry[Family] = _table(
         one_view=MappingProxyType({"do_pan_and_scan": False}),
         note=_POST_NORM,
     ),
-    Family("paligemma", "PaliGemma", "google/paligemma2-3b-mix-448", _FIXED, plain_pixels=True),
+    Family(
+        "paligemma",
+        "PaliGemma",
+        "google/paligemma2-3b-mix-448",
+        _FIXED,
+        "images",
+        plain_pixels=True,
+        prompt="{images}{question}",
+    ),
     Family(
         "idefics3",
         "Idefics3",
@@ -108,16 +145,42 @@ FAMILIES: Registry[Family] = _table(
         one_view=_SPLITS,
         nested=True,
     ),
-    Family("glm4v", "GLM-4.1V", "zai-org/GLM-4.1V-9B-Thinking", _NATIVE, note=_POST_NORM),
-    Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, note=_POST_NORM),
-    Family("glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, note=_MIXTURE),
+    Family("glm4v", "GLM-4.1V", "zai-org/GLM-4.1V-9B-Thinking", _NATIVE, "patches", note=_POST_NORM),
+    Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, "patches", note=_POST_NORM),
+    Family(
+        "glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, "patches", note=_MIXTURE
+    ),
     Family("mistral3", "Mistral Small 3.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", _NATIVE),
-    Family("qwen", "Qwen-VL", "Qwen/Qwen-VL-Chat", _FIXED, plain_pixels=True, note=_PORTED),
-    Family("chatglm", "GLM-4V", "THUDM/glm-4v-9b", _FIXED, plain_pixels=True, note=_PORTED),
+    Family(
+        "qwen",
+        "Qwen-VL",
+        "Qwen/Qwen-VL-Chat",
+        _FIXED,
+        "images",
+        plain_pixels=True,
+        note=_PORTED,
+        ported="visual",
+    ),
+    Family(
+        "chatglm",
+        "GLM-4V",
+        "THUDM/glm-4v-9b",
+        _FIXED,
+        "images",
+        plain_pixels=True,
+        note=_PORTED,
+        ported="vision_config",
+    ),
 )
 
 # Families that no anatomy can serve, and why
 REFUSED: dict[str, str] = {
-    "mllama": "it reads the picture by cross-attention and has no image tokens in its sequence, "
+    "mllama": "it reads the image by cross-attention and has no image tokens in its sequence, "
     "so there are no visual rows to reinforce",
 }
+
+
+def is_port(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a model that this package has and transformers has not."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and family.ported is not None and bool(config.get(family.ported))

@@ -1,22 +1,24 @@
 """From a name to a model and its processor: an embedded one, a local folder, or a name on the model hub.
 
 Weights are read from safetensors only, and a checkpoint's own code never runs unless asked for. This file knows
-nothing of questions, pictures or methods.
+nothing of questions, images or methods.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig
 
 from airvlm import photo, tiny
-from airvlm.models import ported as models
+from airvlm.models.families import FAMILIES, is_port
 
-__all__ = ["LoadError", "fingerprint", "load_parts"]
+__all__ = ["EMBEDDED", "LoadError", "fingerprint", "load_parts"]
 
 # Below this size every byte of a model is hashed; above it a sample of each tensor (hashing 14 GB takes a minute)
 HASH_ALL_BELOW = 512 * 2**20
@@ -39,16 +41,18 @@ def load_parts(
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
     trust_remote_code: bool = False,
+    allow_missing: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Any, str]:
     """(model in evaluation mode, processor, name). `name_or_path=None` is the embedded photograph model.
 
     `dtype=None` is float32 on a CPU, where half precision is slow, and the checkpoint's own elsewhere.
+    `allow_missing`: load weights that are not all there, or of another shape; the rest is drawn at random.
     """
     name = _default() if name_or_path is None else str(name_or_path)
     source = EMBEDDED[name].model_path() if name in EMBEDDED else name_or_path or name
     folder = _local_folder(source)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" and device_map is None else "auto"
     where: dict[str, Any] = {"dtype": dtype, "device_map": device_map, **options}
@@ -57,10 +61,12 @@ def load_parts(
         from airvlm.photo.tower import register
 
         register()
-    if models.recognises(config):
-        model, processor = models.load(folder or str(source), **where)
+    if is_port(config):
+        model, processor = _port(folder or str(source), where)
     else:
-        model, processor = _from_pretrained(str(folder or source), trust_remote_code, where)
+        # a package that brings the family may register its model's class when it is imported
+        FAMILIES.get(str(config.get("model_type")))
+        model, processor = _from_pretrained(str(folder or source), trust_remote_code, where, allow_missing)
     if adapter is not None:
         model = _with_adapter(model, str(adapter))
     if device_map is None:
@@ -71,6 +77,17 @@ def load_parts(
 def _default() -> str:
     """The first embedded model that this installation holds."""
     return next((n for n, own in EMBEDDED.items() if (own.model_path() / "config.json").is_file()), "photo")
+
+
+def _place(device: str | torch.device | None) -> torch.device:
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise LoadError(
+            f"device {device}: this machine has none that can be used ({_first_line(error)})"
+        ) from error
+    return place
 
 
 def _local_folder(source: str | Path) -> Path | None:
@@ -102,17 +119,55 @@ def _config(source: str) -> dict[str, Any]:
     return config
 
 
-def _from_pretrained(source: str, trust_remote_code: bool, where: dict[str, Any]) -> tuple[nn.Module, Any]:
+def _port(source: str | Path, where: dict[str, Any]) -> tuple[nn.Module, Any]:
+    from airvlm import models
+
+    try:
+        load, problem = models.load, models.CheckpointError
+    except ImportError as error:
+        raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
+    try:
+        loaded: tuple[nn.Module, Any] = load(source, **where)
+    except problem as error:
+        raise LoadError(str(error)) from error
+    return loaded
+
+
+def _from_pretrained(
+    source: str, trust_remote_code: bool, where: dict[str, Any], allow_missing: bool
+) -> tuple[nn.Module, Any]:
     try:
         processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
-        model = AutoModelForImageTextToText.from_pretrained(
-            source, use_safetensors=True, trust_remote_code=trust_remote_code, **where
+        model, info = AutoModelForImageTextToText.from_pretrained(
+            source,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, all of them
+            **where,
         )
-    except (OSError, ValueError, ImportError, KeyError, AttributeError) as error:
+    except SafetensorError as error:
+        raise LoadError(
+            f"cannot load {source}: its weights are damaged or not whole ({_first_line(error)}); fetch them again"
+        ) from error
+    except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError) as error:
         raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
     if getattr(processor, "image_processor", None) is None:
         raise LoadError(f"{source} has no image processor: it is not a vision-language model")
+    if not allow_missing:
+        _check_whole(source, info)
     return model, processor
+
+
+def _check_whole(source: str, info: Mapping[str, Any]) -> None:
+    """Every weight was read: one that was not is drawn at random, and the answers would be noise without a word."""
+    for kind, what in (("missing_keys", "are missing"), ("mismatched_keys", "have another shape")):
+        names = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get(kind) or ())
+        if names:
+            raise LoadError(
+                f"{source}: {len(names)} weights {what} ({', '.join(names[:3])}{', ...' if names[3:] else ''}); "
+                "pass allow_missing=True (--allow-missing) to draw them at random"
+            )
 
 
 def _with_adapter(model: nn.Module, adapter: str) -> nn.Module:

@@ -5,7 +5,7 @@ Knows nothing of files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,16 @@ from transformers import (
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightTransform
 
+from airvlm.models.families import FAMILIES
+from airvlm.models.families import is_port as recognises
 from airvlm.models.glm_4v import tokenizer as glm_tokenizer
 from airvlm.models.glm_4v.model import Glm4VConfig, Glm4VForConditionalGeneration
 from airvlm.models.ported import names
 from airvlm.models.ported.processing import Glm4VProcessor, QwenVLProcessor, SquarePictureProcessor
 from airvlm.models.qwen_vl import tokenizer as qwen_tokenizer
 from airvlm.models.qwen_vl.model import QwenVLConfig, QwenVLForConditionalGeneration
+
+__all__ = ["PORTS", "Port", "recognises", "register"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,22 @@ class Port:
 
     title: str
     hub_name: str
-    section: str  # of config.json, which tells the model from text-only ones of the same model_type
     config: type[PreTrainedConfig]
     model: type[PreTrainedModel]
     processor: Any
     conversions: Callable[[], list[WeightTransform]]
     stops: tuple[str, ...]  # special tokens that end an answer
 
+    @property
+    def section(self) -> str:
+        """Of config.json, which tells the model from text-only ones of the same model_type."""
+        return str(FAMILIES[self.config.model_type].ported)
+
 
 PORTS: dict[str, Port] = {
     "qwen": Port(
         "Qwen-VL",
         "Qwen/Qwen-VL-Chat",
-        "visual",
         QwenVLConfig,
         QwenVLForConditionalGeneration,
         QwenVLProcessor,
@@ -57,7 +64,6 @@ PORTS: dict[str, Port] = {
     "chatglm": Port(
         "GLM-4V",
         "THUDM/glm-4v-9b",
-        "vision_config",
         Glm4VConfig,
         Glm4VForConditionalGeneration,
         Glm4VProcessor,
@@ -65,12 +71,6 @@ PORTS: dict[str, Port] = {
         glm_tokenizer.STOPS,
     ),
 }
-
-
-def recognises(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a model ported here."""
-    port = PORTS.get(str(config.get("model_type")))
-    return port is not None and bool(config.get(port.section))
 
 
 def register() -> None:
