@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airvlm.hooks.method import Method as Method
     from airvlm.hooks.run import NeverFired as NeverFired
+    from airvlm.integrations.pipeline import pipeline as pipeline
     from airvlm.methods import AIR as AIR
     from airvlm.methods import VAF as VAF
     from airvlm.methods import VCD as VCD
@@ -39,6 +40,7 @@ _HOMES = {
     "VCD": "airvlm.methods",
     "VLM": "airvlm.vlm",
     "parse_method": "airvlm.methods",
+    "pipeline": "airvlm.integrations.pipeline",
 }
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "NeverFired",
     "Report",
     "parse_method",
+    "pipeline",
 ]
 
 

@@ -40,6 +40,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the tiny model's world, with its truth."),
     "doctor": ("airvlm.cli.doctor:doctor", "What is installed, what is missing, and how to get it."),
+    "vllm": ("airvlm.cli.vllm:vllm", "Serve a model by vLLM with AIR in front of the decoder."),
+    "export-generate": (
+        "airvlm.cli.export_generate:export_generate",
+        "A folder that makes transformers' own generate run under a method.",
+    ),
     "about": ("airvlm.cli.about:about", "About the embedded models: size, training, scores, limits."),
 }
 
@@ -77,7 +82,9 @@ def load_command(name: str) -> Any:
     """The sub-command itself."""
     module, function = COMMANDS[name][0].split(":")
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    single.command(name)(grouped(getattr(import_module(module), function)))
+    command = getattr(import_module(module), function)
+    settings = getattr(command, "context_settings", None)  # of a command that hands options on
+    single.command(name, context_settings=settings)(grouped(command))
     return typer.main.get_command(single)
 
 
