@@ -12,7 +12,7 @@ from PIL import Image
 
 from airvlm.tiny import questions, scenes
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import io
 
 from PIL import Image
@@ -46,7 +46,7 @@ def kept(doc, results):
 
 def count(results):
     return len(results)
-'''
+"""
 TASK = """
 task: {name}
 dataset_path: parquet

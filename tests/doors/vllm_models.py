@@ -140,7 +140,11 @@ def random_model(family: str, folder: Path) -> Path:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
-                gain = 1.0 if "embed_tokens" in name else (4.0 if "lm_head" in name else 1.5) / weight[0].numel() ** 0.5
+                gain = (
+                    1.0
+                    if "embed_tokens" in name
+                    else (4.0 if "lm_head" in name else 1.5) / weight[0].numel() ** 0.5
+                )
                 weight.copy_(gain * torch.randn(weight.shape))
     model.generation_config.eos_token_id = 2
     model.save_pretrained(folder)
@@ -164,7 +168,9 @@ def random_model(family: str, folder: Path) -> Path:
 def _processor(family: str, tokenizer: PreTrainedTokenizerFast) -> Any:
     if family == "llava_next":
         side = {"height": 56, "width": 56}
-        pixels = LlavaNextImageProcessor(size={"shortest_edge": 56}, crop_size=side, image_grid_pinpoints=GRID)
+        pixels = LlavaNextImageProcessor(
+            size={"shortest_edge": 56}, crop_size=side, image_grid_pinpoints=GRID
+        )
         return LlavaNextProcessor(
             pixels,
             tokenizer,

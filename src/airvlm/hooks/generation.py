@@ -59,6 +59,11 @@ def prepared(call: Call, name: str, intervention: Intervention) -> Call:
         )
     if call.option("cache_implementation") == "paged":
         raise ValueError(f"{name} cannot act in continuous batching: use another cache_implementation.")
+    if call.arguments.get("assistant_model") is not None:
+        raise ValueError(
+            f"{name} cannot act in assisted decoding: the assistant's guesses are not made under it, and a model that "
+            "assists itself is seen twice. Leave assistant_model out."
+        )
     if intervention.decodes:
         _stay_eager(call)
     intervention.call(call)

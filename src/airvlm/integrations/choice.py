@@ -27,6 +27,6 @@ def chosen_method(given: str | Method | Mapping[str, Any] | None) -> Method | No
     file = Path(text[1:]).expanduser()
     try:
         found = json.loads(file.read_text())
-        return chosen_method(found["method"] if "method" in found else found)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return chosen_method(found.get("method", found))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} holds no method: {error}") from error

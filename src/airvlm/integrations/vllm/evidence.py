@@ -45,8 +45,9 @@ def reinforced(
             if evidence.covered is not None:
                 at, carried = at[evidence.covered], carried[evidence.covered]
             z = Z[i][at].float()
-            new[i] = Z[i].clone()
-            new[i][at] = (z + air.weight * (carried - z)).to(Z[i].dtype)
+            tokens_of_image = Z[i].clone()
+            tokens_of_image[at] = (z + air.weight * (carried - z)).to(Z[i].dtype)
+            new[i] = tokens_of_image
     return [new[i] for i in range(len(Z))]
 
 

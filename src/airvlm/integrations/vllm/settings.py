@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from airvlm import AIR, Method, parse_method
+from airvlm.methods.kinds import check_kinds
 
 __all__ = ["Setting", "from_tensor", "resolve", "to_tensor", "written"]
 
@@ -54,7 +55,12 @@ def _method(setting: Setting, base: AIR) -> AIR | None:
     for name in changes:
         if name not in known:
             raise ValueError(f"airvlm: air has no field {name!r}; it has {', '.join(sorted(known))}")
-    return _served(replace(chosen, **changes))
+    try:
+        changed = AIR(**{**vars(chosen), **changes})
+        check_kinds(changed)  # a worker that failed on it would end the whole engine
+    except TypeError as error:
+        raise ValueError(f"airvlm: {error}") from error
+    return _served(changed)
 
 
 def _served(method: Method | None) -> AIR | None:

@@ -1,0 +1,70 @@
+"""What the plug-in does to visual tokens is what AIR does to them in transformers."""
+
+import pytest
+import torch
+
+from airvlm import AIR, VLM
+from airvlm.images.load import load_picture
+from airvlm.integrations.vllm.evidence import cut, reinforced
+from airvlm.tiny import scenes
+
+
+@pytest.fixture(scope="module")
+def vlm() -> VLM:
+    return VLM.load()
+
+
+def _embeddings(vlm: VLM, image, method) -> torch.Tensor:
+    """The visual rows of the decoder's input."""
+    kept = []
+    inputs = vlm.encoder.inputs([vlm.encoder.read(image, "What?")], pixels=True)
+    layer = vlm.anatomy.layers[0]
+    with torch.no_grad(), method(vlm.model, vlm.processor, images=[image]):
+        handle = layer.register_forward_pre_hook(lambda module, given: kept.append(given[0]))
+        vlm.model(**inputs)
+        handle.remove()
+    return kept[0][inputs["input_ids"] == vlm.anatomy.image_token_id]
+
+
+def _encoded(vlm: VLM, images) -> list[torch.Tensor]:
+    return vlm.anatomy.encode(vlm.anatomy.pixels(vlm.processor, images))
+
+
+AIRS = [
+    AIR(),
+    AIR(weight=0.6, keep=3),
+    AIR(top_q=0.375, carry="softmax"),
+    AIR(carry="geometry", keep=2),
+    AIR(plan="random", patches=5, seed=3),
+]
+
+
+def test_the_tokens_are_those_of_the_decoders_input(vlm):
+    images = [load_picture(scene.path) for scene in scenes("test")[:2]]
+    images[1] = images[1].crop((0, 0, 300, 180))
+    for image in images:
+        [z] = _encoded(vlm, [image])
+        for air in AIRS:
+            [new] = reinforced([z], [_encoded(vlm, cut(image, air))], [image.size], [air])
+            assert new is not None
+            assert not torch.equal(new, z)
+            torch.testing.assert_close(new, _embeddings(vlm, image, air), atol=1e-5, rtol=1e-4)
+
+
+def test_images_of_unlike_methods_together_equal_each_alone(vlm):
+    images = [load_picture(scene.path) for scene in scenes("test")[:5]]
+    Z = _encoded(vlm, images)
+    crops = [_encoded(vlm, cut(image, air)) for image, air in zip(images, AIRS)]
+    sizes = [image.size for image in images]
+    together = reinforced(Z, crops, sizes, AIRS)
+    for i, new in enumerate(together):
+        [alone] = reinforced([Z[i]], [crops[i]], [sizes[i]], [AIRS[i]])
+        torch.testing.assert_close(new, alone)
+
+
+def test_without_a_crop_that_is_kept_nothing_changes(vlm):
+    image = load_picture(scenes("test")[0].path)
+    [z] = _encoded(vlm, [image])
+    for air in (AIR(patches=0), AIR(keep=0)):
+        crops = _encoded(vlm, cut(image, air)) if air.patches else []
+        assert reinforced([z], [crops], [image.size], [air]) == [None]
