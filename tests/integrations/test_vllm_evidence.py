@@ -35,7 +35,7 @@ AIRS = [
     AIR(weight=0.6, keep=3),
     AIR(top_q=0.375, carry="softmax"),
     AIR(carry="geometry", keep=2),
-    AIR(plan="random", patches=5, seed=3),
+    AIR(layout="random", patches=5, seed=3),
 ]
 
 

@@ -51,6 +51,8 @@ def test_a_request_changes_the_servers_method(server, request_, expected):
         ({"eps": 0}, "eps"),
         ({"method": "vanilla", "weight": 1}, "has no weight"),
         ("nonsense", "unknown method"),
+        ("@calibration.json", "files are not read here"),
+        ({"method": "os:getcwd"}, "unknown method"),
         (3, "airvlm = 3"),
     ],
 )
@@ -68,7 +70,7 @@ def test_a_server_of_such_a_method_does_not_start(method):
 
 
 @pytest.mark.parametrize(
-    "air", [AIR(), AIR(weight=0.4, keep=3), AIR(top_q=7, carry="softmax", plan="random")]
+    "air", [AIR(), AIR(weight=0.4, keep=3), AIR(top_q=7, carry="softmax", layout="random")]
 )
 def test_a_method_travels_as_bytes(air):
     assert from_tensor(to_tensor(air)) == air

@@ -1,13 +1,11 @@
-"""A method as users of other tools give it: its name with fields, its JSON, or @ and the file a calibration left.
+"""A method as users of other tools give it: as the command line spells it, its JSON, or the method itself.
 
 Knows nothing of the tools.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from airvlm import Method, parse_method
@@ -21,12 +19,4 @@ def chosen_method(given: str | Method | Mapping[str, Any] | None) -> Method | No
         return given
     if isinstance(given, Mapping):
         return Method.from_json(given)
-    text = str(given).strip().strip("'\"")
-    if not text.startswith("@"):
-        return parse_method(text)
-    file = Path(text[1:]).expanduser()
-    try:
-        found = json.loads(file.read_text())
-        return chosen_method(found.get("method", found))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} holds no method: {error}") from error
+    return parse_method(str(given).strip().strip("'\""))

@@ -21,7 +21,7 @@ __all__ = ["cut", "reinforced"]
 
 def cut(image: Image.Image, air: AIR) -> list[Image.Image]:
     """The crops of an image, at its own resolution."""
-    return crops(image, crop_boxes(image.size, air.patches, air.plan, air.seed))
+    return crops(image, crop_boxes(image.size, air.patches, air.layout, air.seed))
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def reinforced(
 
 
 def _views(tokens: Sequence[Tensor], size: tuple[int, int], air: AIR, d: int) -> Views:
-    boxes = tuple(crop_boxes(size, air.patches, air.plan, air.seed))
+    boxes = tuple(crop_boxes(size, air.patches, air.layout, air.seed))
     if not tokens:
         return Views((), size, torch.zeros(0, 0, d), None)
     packed = nn.utils.rnn.pad_sequence(list(tokens), batch_first=True)  # (M, N, d)

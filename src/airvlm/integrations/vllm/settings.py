@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from airvlm import AIR, Method, parse_method
-from airvlm.methods.kinds import check_kinds
 
 __all__ = ["Setting", "from_tensor", "resolve", "to_tensor", "written"]
 
@@ -25,19 +24,19 @@ Setting: TypeAlias = "str | bool | Mapping[str, Any] | Method | None"
 
 def resolve(server: Setting, request: Setting = None) -> AIR | None:
     """The method of one request; None for the model as it is. Raises ValueError for what vLLM cannot serve."""
-    default = _method(True if server is None else server, AIR())
+    default = _method(True if server is None else server, AIR(), local=True)
     if request is None:
         return default
-    return _method(request, default or AIR())
+    return _method(request, default or AIR(), local=False)  # it came over a network: no file is read for it
 
 
-def _method(setting: Setting, base: AIR) -> AIR | None:
+def _method(setting: Setting, base: AIR, *, local: bool) -> AIR | None:
     if setting is False:
         return None
     if setting is True:
         return base
     if isinstance(setting, str | Method):
-        return _served(parse_method(setting) if isinstance(setting, str) else setting)
+        return _served(parse_method(setting, local=local) if isinstance(setting, str) else setting)
     if not isinstance(setting, Mapping):
         raise ValueError(f"airvlm = {setting!r}: give false, true, a method's name or its fields")
     changes = {
@@ -45,19 +44,18 @@ def _method(setting: Setting, base: AIR) -> AIR | None:
     }
     method: Method | None = base
     if "method" in setting:
-        method = parse_method(str(setting["method"]))
+        method = parse_method(str(setting["method"]), local=local)
         if method is None and changes:
             raise ValueError(f"airvlm: the model as it is has no {', '.join(changes)}")
     chosen = _served(method)
     if chosen is None:
         return None
-    known = {field.name for field in fields(AIR)}
+    own = {field.name: getattr(chosen, field.name) for field in fields(AIR)}
     for name in changes:
-        if name not in known:
-            raise ValueError(f"airvlm: air has no field {name!r}; it has {', '.join(sorted(known))}")
+        if name not in own:
+            raise ValueError(f"airvlm: air has no field {name!r}; it has {', '.join(sorted(own))}")
     try:
-        changed = AIR(**{**vars(chosen), **changes})
-        check_kinds(changed)  # a worker that failed on it would end the whole engine
+        changed = AIR(**{**own, **changes})
     except TypeError as error:
         raise ValueError(f"airvlm: {error}") from error
     return _served(changed)
@@ -73,10 +71,10 @@ def _served(method: Method | None) -> AIR | None:
             "it. AIR's transported reading (method air) can; `airvlm serve` takes every method."
         )
     if method.reading != "carry":
-        which = "air-lineage" if method.rows == "all" else "air-paper"
         raise ValueError(
-            f"{which} (reading='ffn') cannot run in vLLM: it writes to feed-forward outputs, where vLLM's compiled "
-            "decoder cannot be reached. Use air, the transported reading; `airvlm serve` takes every method."
+            f"air-{method.reading_name} (reading='ffn') cannot run in vLLM: it writes to feed-forward outputs, where "
+            "vLLM's compiled decoder cannot be reached. Use air, the transported reading; `airvlm serve` takes every "
+            "method."
         )
     if method.source != "original":
         raise ValueError(
