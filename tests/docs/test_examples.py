@@ -76,7 +76,9 @@ def test_the_examples_of_a_page_run(
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.excuse or block.language in PLAIN:
             continue
-        if block.language == "python":
+        if included := re.fullmatch(r'--8<-- "(.+)"\n', block.body):
+            assert (ROOT / included[1]).is_file(), where  # run where it lives: tests/examples
+        elif block.language == "python":
             exec(compile("\n" * block.line + block.body, str(page), "exec"), names)
         elif block.language == "console":
             for line in commands(block.body):

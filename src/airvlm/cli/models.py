@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.padding import Padding
 
-from airvlm.cli.console import emit, out
+from airvlm.cli.console import emit, out, warn
 from airvlm.cli.options import JsonOption, ReadmeOption
 from airvlm.models.families import FAMILIES, REFUSED
 
@@ -28,8 +28,8 @@ def models(
     if json:
         rows = [
             {"model_type": f.model_type, "title": f.title, "checkpoint": f.checkpoint, "resolution": f.resolution,
-             "note": f.note}
-            for f in FAMILIES.values()
+             "note": f.note, "package": FAMILIES.package(name)}
+            for name, f in FAMILIES.items()
         ]  # fmt: skip
         emit({"families": rows, "refused": REFUSED})
         return
@@ -37,13 +37,17 @@ def models(
         print(models_markdown())
         return
     console = out()
-    for f in FAMILIES.values():
+    for own, f in FAMILIES.items():
         # a block each, not a row: names are there to be copied, so that no terminal may cut them
-        console.print(f"[bold]{escape(f.title)}[/bold]  {f.model_type}", soft_wrap=True)
+        package = FAMILIES.package(own)
+        outside = f"  (of {escape(package)})" if package != "airvlm" else ""
+        console.print(f"[bold]{escape(f.title)}[/bold]  {f.model_type}{outside}", soft_wrap=True)
         console.print(f"  {escape(f.checkpoint)}", soft_wrap=True)
         console.print(Padding(escape("; ".join(filter(None, (f.resolution, f.note)))), (0, 0, 0, 2)))
     for name, reason in REFUSED.items():
         console.print(f"not possible: {name} ({escape(reason)})")
+    for problem in FAMILIES.problems.values():
+        warn(f"left out: {problem}")
 
 
 def models_markdown() -> str:
@@ -51,6 +55,6 @@ def models_markdown() -> str:
     lines = ["| family | model type | for example | images |", "|---|---|---|---|"]
     lines += [
         f"| {f.title} | `{f.model_type}` | {f.checkpoint} | {f.resolution}{'; ' + f.note if f.note else ''} |"
-        for f in FAMILIES.values()
+        for f in FAMILIES.own.values()
     ]
     return "\n".join(lines)
