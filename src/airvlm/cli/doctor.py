@@ -44,6 +44,13 @@ DOORS = (
     _extra("lora", "--adapter: a LoRA on the model", "peft"),
     _extra("offload", "--device-map: weights spread over devices", "accelerate"),
     _extra("ray", "evaluate --ray: workers on several machines", "ray"),
+    _extra("nltk", "the trained tagger of chair's variant wordnet and of amber; rules serve else", "nltk"),
+    _extra("xlsx", "benchmarks and predictions in .xlsx files", "openpyxl"),
+    _extra("judge", "benchmarks that a judge grades (AIRVLM_JUDGE_URL)", "openai"),
+    _extra("serve", "airvlm serve: an OpenAI-compatible server", "fastapi", "uvicorn", "prometheus_client"),
+    _extra("web", "airvlm web: a page in the browser", "gradio"),
+    Door("lmms-eval", "lmms-eval --model airvlm", ("lmms_eval",), "pip install lmms-eval"),
+    Door("vllm", "methods inside vLLM", ("vllm",), "pip install vllm"),
     Door("quantise", "--quantise: weights in 4 or 8 bits", ("bitsandbytes",), "pip install bitsandbytes"),
 )
 
@@ -150,7 +157,7 @@ def _nltk_data() -> dict[str, Any]:
     found = any((place / "taggers").is_dir() for place in (*named, *usual))
     return {
         "name": "nltk data",
-        "opens": "the trained tagger of chair's variant wordnet and of amber, where rules serve else",
+        "opens": "the data of the extra nltk",
         "open": found,
         "missing": "" if found else "no taggers in NLTK_DATA or the usual places",
         "install": "python -m nltk.downloader averaged_perceptron_tagger wordnet omw-1.4 punkt",
