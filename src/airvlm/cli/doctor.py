@@ -22,7 +22,9 @@ from airvlm.cli.options import JsonOption
 
 __all__ = ["DOORS", "Door", "doctor"]
 
-CORE = ("torch", "transformers", "safetensors", "Pillow", "numpy", "typer", "rich", "filelock", "jinja2")
+CORE = (
+    "torch", "transformers", "safetensors", "Pillow", "numpy", "typer", "rich", "filelock", "jinja2", "pydantic",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
