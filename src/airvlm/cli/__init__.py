@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
     "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's fields and tabulate the effect."),
     "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
+    "serve": ("airvlm.cli.serve:serve", "An OpenAI-compatible server, every answer under a method."),
+    "web": ("airvlm.cli.web:web", "A page in the browser: methods side by side."),
     "bench": ("airvlm.cli.bench:bench", "Measure speed and memory against vanilla."),
     "models": ("airvlm.cli.models:models", "Which model families are supported."),
     "methods": (
