@@ -89,7 +89,7 @@ def ablate(
                 drawn = draw_sweep(
                     one, Path(folder) / f"ablation-{task}-{method.partition(':')[0]}-{one.name}.png"
                 )
-                err().print(f"{one.name}: {drawn}", soft_wrap=True)
+                err().print(f"{one.name}: {drawn}", soft_wrap=True, markup=False)
             except ImportError as error:
                 warn(error)
     if json:
