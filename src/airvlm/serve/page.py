@@ -93,7 +93,8 @@ def wrong_objects(text: str, truth: Collection[str] | None) -> list[Mark]:
 def cards(shown: Sequence[Card], truth: Collection[str] | None = None) -> str:
     """The answers side by side: words that differ from the first are marked, wrong objects are red."""
     first = shown[0].text if shown else ""
-    return (
+    there = f'<p class="air-truth">In the image: {html.escape(", ".join(sorted(truth)))}</p>' if truth else ""
+    return there + (
         '<div class="air-cards" aria-live="polite">'
         + "".join(_card(c, first, truth) for c in shown)
         + "</div>"

@@ -26,6 +26,23 @@ EXAMPLES = 8
 LEGEND = "Marked: differs from vanilla. Underlined in red: not in the image (known for the built-in scenes)."
 
 
+class _Upload(gr.Image):
+    """An image whose file may turn out to be none: the visitor is told, and the page goes on."""
+
+    def preprocess(self, payload: Any) -> Any:
+        try:
+            return super().preprocess(payload)
+        except Exception as error:
+            raise gr.Error(
+                "Give a PNG, JPEG, WebP, GIF or BMP file.",
+                title="This file is no image",
+                print_exception=False,
+            ) from error
+
+    def get_block_name(self) -> str:
+        return "image"  # the browser's part is gradio's own
+
+
 def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -> gr.Blocks:
     """The page over one model."""
     scenes = {scene.id: scene for scene in tiny.scenes("test")[:EXAMPLES]} if vlm.name == "tiny" else {}
@@ -34,11 +51,14 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
         path: str | None, question: str, methods: list[str], scene: str | None, *values: float
     ) -> Iterator[tuple[Any, ...]]:
         if path is None:
-            raise gr.Error("Choose an image first: drop one, or take an example.", title="No image")
+            raise gr.Error(
+                "Drop one, or take an example.", title="Choose an image first", print_exception=False
+            )
         try:
             image = read_image(load_image(path, max_pixels=max_pixels))
         except ValueError as error:
-            raise gr.Error(str(error).replace(path, "the file"), title="This image cannot be read") from error
+            told = str(error).replace(path, "the file")
+            raise gr.Error(f"This image cannot be read: {told}", print_exception=False) from error
         asked = question.strip() or DESCRIBE
         known = scenes.get(scene or "")
         truth = None if known is None else set(known.names)
@@ -74,7 +94,7 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
         scene = gr.State(None)
         with gr.Row():
             with gr.Column(scale=2, min_width=300):
-                image = gr.Image(type="filepath", label="Image", height=320, elem_id="image")
+                image = _Upload(type="filepath", label="Image", height=320, elem_id="image")
                 if scenes:
                     gallery = gr.Gallery(
                         [str(s.path) for s in scenes.values()],
@@ -108,9 +128,8 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
             with gr.Column(scale=3, min_width=300):
                 answers = gr.HTML(elem_id="answers")
                 gr.Markdown(LEGEND)
-                drawn = gr.Image(
-                    label="Crops, their distances, and which were kept", interactive=False, elem_id="drawing"
-                )
+                gr.Markdown("### Crops, their distances, and which were kept")
+                drawn = gr.Image(show_label=False, interactive=False, elem_id="drawing")
                 share = gr.Textbox(
                     label="The same in a terminal", interactive=False, buttons=["copy"], elem_id="share"
                 )
