@@ -124,7 +124,10 @@ def test_the_lineage_adds_its_memory_at_all_rows_after_an_unsure_layer(two_layer
     np.testing.assert_allclose(passed.y, expected, rtol=1e-4, atol=2e-5)
 
 
-def test_the_transported_reading_blends_the_plans_means_into_the_decoders_input(two_layers: Any) -> None:
+def test_the_transported_reading_blends_the_plans_means_into_the_decoders_input(
+    two_layers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airvlm.methods.air.transport.TOLERANCE", 1e-6)
     passed = Passed(*two_layers, AIR.transported(top_q=5, eps=0.1, weight=0.4), 0)
     q = farthest(passed.Z, 5)
     H = passed.Z[q]

@@ -1,7 +1,8 @@
 """Entropic optimal transport between uniform token sets, batched, in single precision.
 
-`sinkhorn(C, eps)` solves min <T, C> - eps H(T) with T 1 = a, T' 1 = b for every problem of a batch at once.
-Knows nothing of models, pictures or what the tokens mean.
+`sinkhorn(C, eps)` solves min <T, C> - eps H(T) with T 1 = a, T' 1 = b for every problem of a batch at once, by
+Sinkhorn updates with Anderson acceleration: plain updates need hundreds on the tokens of a trained encoder, whose
+directions are few, and these some thirty. Knows nothing of models, images or what the tokens mean.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# exp(-C / eps) and its scalings stay inside single precision (1e-38 .. 1e38) while the spread of C / eps is below
-# this; beyond it the potentials are iterated in the log domain.
-SAFE_EXPONENT = 70.0
-CHECK_EVERY = 10  # iterations between two looks at the marginals; a look is the only host sync in the loop
-FIRST_LOOK = 2  # most token sets have converged by then; the later looks follow at 12, 22, ...
-ANNEALING = 4.0  # the log form starts at a large eps and divides by this, each stage warm-starting the next
+TOLERANCE = 2e-4  # total marginal error of a plan, at which its cost is within 1e-4 of the exact one
+MEMORY = 5  # updates that a step is extrapolated from
+RELAXATION = 1.6  # of an update before it is extrapolated; 1 is Sinkhorn's own
+RIDGE = 1e-3  # of the least squares that extrapolate, relative to the largest difference
+STRIDE = 3.0  # largest extrapolation, in units of eps: far from the solution its linear model is wrong
+WORSE = 2.0  # an error this many times the best one so far means that the memory misleads: forget it
+REFRESH = 20  # updates after which the scalings are absorbed into the kernel, so that they stay near 1
+LOOKS = (20, 40, 80)  # updates after which a device is asked whether all have converged: its only read-backs
+EXPONENT = 60.0  # bound of a scaling's logarithm within single precision (1e-38 .. 1e38)
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Transport:
 
     plan: Tensor  # (..., Q, N) float32, T; rows sum to 1/Q, columns to 1/N (over the tokens that exist)
     cost: Tensor  # (...) float32, <T, C>; inf where one side has no token at all
-    iterations: Tensor  # (...) int64, Sinkhorn updates spent
+    iterations: Tensor  # (...) int64, updates spent: two passes over the cost each
     converged: Tensor  # (...) bool, total marginal error below the tolerance
 
 
@@ -35,8 +39,23 @@ def cosine_cost(X: Tensor, Y: Tensor) -> Tensor:
 
     Leading dimensions broadcast. A zero vector has no direction; its cosine with anything counts as 0, so C = 1.
     """
-    X, Y = X.detach().float(), Y.detach().float()
-    cos = (X / _lengths(X)) @ Y.mT  # (..., Q, N)
+    X = X.detach().float()
+    X = X / _lengths(X)
+    if Y.dtype == torch.float32 or Y.dim() < 3:
+        return _cost(X, Y.detach().float())
+    # Half precision is widened one crop at a time: all crops at once would be several times the costs' own memory.
+    shape = (*torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]), X.shape[-2], Y.shape[-2])
+    C = X.new_empty(shape)
+    X = X.expand(*shape[:-2], *X.shape[-2:])
+    Y = Y.detach().expand(*shape[:-2], *Y.shape[-2:])
+    for m in range(shape[-3]):
+        C[..., m, :, :] = _cost(X[..., m, :, :], Y[..., m, :, :].float())
+    return C
+
+
+def _cost(X: Tensor, Y: Tensor) -> Tensor:
+    """1 - cos, of X whose vectors have length 1."""
+    cos = X @ Y.mT  # (..., Q, N)
     return cos.div_(_lengths(Y).mT).neg_().add_(1).clamp_(0, 2)
 
 
@@ -54,59 +73,43 @@ def sinkhorn(
     mask_rows: Tensor | None = None,
     mask_columns: Tensor | None = None,
     max_iterations: int = 1000,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
 ) -> Transport:
     """Solve every problem C (..., Q, N) of the batch, uniform weights over the tokens that exist.
 
     `mask_rows` (..., Q) and `mask_columns` (..., N) are True where a token exists and broadcast over the batch.
-    Each problem is solved as if it were alone: it picks the kernel or the log form by its own spread of costs and
-    stops at its own convergence, so a batch gives what its problems give one by one.
+    Each problem is solved as if it were alone and keeps its state from the update at which it converged, so a batch
+    gives what its problems give one by one. `tolerance` bounds the sum of a problem's marginal errors (TOLERANCE
+    where it is None). Beside C one buffer of its size is held (two with a mask).
     """
     if not eps > 0:
         raise ValueError(f"eps = {eps}: the entropic regulariser must be above 0")
     *batch, Q, N = C.shape
     B = math.prod(batch)
-    C = C.detach().float().reshape(B, Q, N).contiguous()
-    rows = _flat_mask(mask_rows, (*batch, Q), C)  # (B, Q)
-    columns = _flat_mask(mask_columns, (*batch, N), C)  # (B, N)
-    plan = C.new_empty(0)
-    iterations = torch.zeros(B, dtype=torch.long, device=C.device)
-    converged = torch.ones(B, dtype=torch.bool, device=C.device)
-    cost = C.new_full((B,), torch.inf)
-    if C.numel():
-        if mask_rows is None and mask_columns is None:
-            low, high = C.amin((-1, -2)), C.amax((-1, -2))
-        else:
-            real = rows.unsqueeze(-1) & columns.unsqueeze(-2)  # (B, Q, N)
-            low = C.masked_fill(~real, torch.inf).amin((-1, -2))
-            high = C.masked_fill(~real, -torch.inf).amax((-1, -2))
-            C = C.masked_fill(~real, 0.0)
-        # The one look before the loop: which form each problem takes; a spread of -inf marks an empty problem.
-        spread = (high - low).tolist()
-        for i, value in enumerate(spread):
-            if math.isnan(value) or value == math.inf:
-                raise ValueError(
-                    f"the cost of problem {i} holds NaN or infinity; transport needs finite costs"
-                )
-        kernel = [i for i, value in enumerate(spread) if 0 <= value <= SAFE_EXPONENT * eps]
-        log = [i for i, value in enumerate(spread) if value > SAFE_EXPONENT * eps]
-        for form, chosen in ((_kernel_form, kernel), (_log_form, log)):
-            if not chosen:
-                continue
-            whole = len(chosen) == B
-            part = slice(None) if whole else torch.tensor(chosen, device=C.device)
-            a, b = _weights(rows[part]), _weights(columns[part])
-            solved = form(C[part], low[part], a, b, eps, max_iterations, tolerance)
-            part_plan, iterations[part], converged[part] = solved
-            if whole:
-                plan = part_plan
-            else:
-                plan = torch.zeros_like(C) if plan.numel() == 0 else plan
-                plan[part] = part_plan
-            cost[part] = _inner(part_plan.flatten(1), C[part].flatten(1))
-    if plan.numel() == 0:
-        plan = torch.zeros_like(C)
-    shapes = (plan.view(*batch, Q, N), cost.view(batch), iterations.view(batch), converged.view(batch))
+    C = C.detach().float().reshape(B, Q, N)
+    if not C.numel():
+        none = C.new_zeros(B, dtype=torch.long)
+        cost = C.new_full((B,), torch.inf)
+        return Transport(C.view(*batch, Q, N), cost.view(batch), none.view(batch), (none == 0).view(batch))
+    real = None
+    if mask_rows is not None or mask_columns is not None:
+        rows = _flat_mask(mask_rows, (*batch, Q), C)  # (B, Q)
+        columns = _flat_mask(mask_columns, (*batch, N), C)  # (B, N)
+        a, b = _weights(rows), _weights(columns)
+        real = rows.unsqueeze(-1) & columns.unsqueeze(-2)  # (B, Q, N)
+        C = C.masked_fill(~real, 0.0)  # by where, not by product: a padding token may hold anything, also NaN
+    else:
+        a, b = C.new_full((B, 1, Q), 1 / Q), C.new_full((B, 1, N), 1 / N)
+    solver = _Solver(C, real, a, b, eps, TOLERANCE if tolerance is None else tolerance)
+    solver.run(max_iterations)
+    plan = solver.plan()
+    cost = torch.where(a.amax((-1, -2)) * b.amax((-1, -2)) > 0, _inner(plan, C), torch.inf)
+    shapes = (
+        plan.view(*batch, Q, N),
+        cost.view(batch),
+        solver.iterations.view(batch),
+        solver.done.view(batch),
+    )
     return Transport(*shapes)
 
 
@@ -116,98 +119,120 @@ def _flat_mask(mask: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Ten
     return mask.to(like.device).bool().expand(shape).reshape(like.shape[0], shape[-1])
 
 
+def _weights(mask: Tensor) -> Tensor:
+    """Uniform weights over the tokens that exist: (B, n) -> (B, 1, n), each sums to 1."""
+    return (mask / mask.sum(-1, keepdim=True).clamp_min(1)).unsqueeze(-2)
+
+
 def _inner(X: Tensor, Y: Tensor) -> Tensor:
-    """<x, y> of each pair of rows, (B, n) -> (B)."""
+    """<x, y> of each pair of problems, (B, Q, N) -> (B)."""
+    X, Y = X.flatten(1), Y.flatten(1)
     if X.device.type == "cpu":  # vecdot writes all products first
         return torch.stack([torch.dot(x, y) for x, y in zip(X, Y, strict=True)])
     return torch.linalg.vecdot(X, Y)
 
 
-def _weights(mask: Tensor) -> Tensor:
-    """Uniform weights over the tokens that exist: (B, n), rows sum to 1."""
-    return mask / mask.sum(-1, keepdim=True).clamp_min(1)
+def _finite(low: Tensor) -> Tensor:
+    """The lowest costs of rows or columns; 0 where all of one are masked."""
+    return torch.where(low < torch.inf, low, 0.0)
 
 
-def _kernel_form(
-    C: Tensor, low: Tensor, a: Tensor, b: Tensor, eps: float, max_iterations: int, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """T = diag(u) exp(-C / eps) diag(v): two matrix-vector products an update."""
-    # Shifted by the lowest cost, which changes no plan. One allocation for shift, kernel and, at the end, plan:
-    # for twelve crops fresh memory costs more than arithmetic.
-    K = (C - low[:, None, None]).mul_(-1 / eps).exp_()  # (B, Q, N)
-    state = _Progress(C.shape[0], C.device, tolerance)
-    # Row vectors (B, 1, n): a batched product with a single column is ten times slower on a CPU.
-    a, b = a.unsqueeze(-2), b.unsqueeze(-2)
-    u, v = torch.zeros_like(a), torch.where(b > 0, 1.0, 0.0)
-    best_u, best_v = u, v
-    tiny = torch.finfo(torch.float32).tiny
-    for iteration in range(max_iterations + 1):
-        Kv = torch.bmm(v, K.mT)  # (B, 1, Q)
-        # Columns are exact after an update of v, so the rows carry the whole error; Kv is needed anyway.
-        if iteration % CHECK_EVERY == FIRST_LOOK or iteration == max_iterations:
-            best_u, best_v = state.keep(best_u, u), state.keep(best_v, v)
-            if state.finished((u * Kv - a).abs().sum((-1, -2)), iteration):
+class _Solver:
+    """T = diag(u) K diag(v), K = exp(-(C - f - g) / eps): x = log u is iterated, v makes the columns exact.
+
+    All vectors are rows (B, 1, n): a batched product with a single column is ten times slower on a CPU.
+    """
+
+    def __init__(
+        self, C: Tensor, real: Tensor | None, a: Tensor, b: Tensor, eps: float, tolerance: float
+    ) -> None:
+        self.C, self.real, self.a, self.b, self.eps, self.tolerance = C, real, a, b, eps, tolerance
+        B, _, Q = a.shape
+        self.x = torch.zeros_like(a)
+        self.v = torch.ones_like(b)
+        self.absorbed = torch.zeros_like(a)  # the part of x that is in K
+        # Every row and every column of K starts with a 1 in it, whatever eps: none can underflow as a whole.
+        self.K = C.clone() if real is None else C.masked_fill(~real, torch.inf)  # (B, Q, N)
+        self.f = _finite(self.K.amin(-1, keepdim=True).mT)  # (B, 1, Q)
+        self.K.sub_(self.f.mT)
+        self.g = _finite(self.K.amin(-2, keepdim=True))  # (B, 1, N)
+        self.K.sub_(self.g).mul_(-1 / eps).exp_()
+        # A problem without tokens on one side is solved by the empty plan.
+        self.done = a.amax((-1, -2)) * b.amax((-1, -2)) <= 0  # (B,)
+        self.iterations = torch.zeros(B, dtype=torch.long, device=C.device)
+        self.best = torch.full((B, 1, 1), torch.inf, device=C.device)
+        self.last: tuple[Tensor, Tensor] | None = None  # the update before: where it led, and its step
+        self.steps = C.new_zeros(B, MEMORY, Q)  # differences between the steps of following updates
+        self.leads = C.new_zeros(B, MEMORY, Q)  # and between where they led
+
+    def run(self, max_iterations: int) -> None:
+        host = self.C.device.type == "cpu"
+        for iteration in range(max_iterations):
+            if iteration and iteration % REFRESH == 0:
+                self._absorb()
+            self._update(iteration)
+            if (host or iteration + 1 in LOOKS) and self._finished(
+                first=iteration + 1 == (1 if host else LOOKS[0])
+            ):
                 break
-        u = a / Kv.clamp_min(tiny)
-        v = b / torch.bmm(u, K).clamp_min(tiny)
-    return K.mul_(best_u.mT).mul_(best_v), state.iterations, state.done
 
+    def plan(self) -> Tensor:
+        """T, in the kernel's own memory."""
+        u, v = self._scalings()
+        return self.K.mul_(u.mT).mul_(v)
 
-def _log_form(
-    C: Tensor, low: Tensor, a: Tensor, b: Tensor, eps: float, max_iterations: int, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """T = exp((f + g - C) / eps) with potentials f, g; annealed, since a small eps alone converges slowly."""
-    C = C - low[:, None, None]
-    log_a, log_b = a.log(), b.log()  # -inf where a token does not exist
-    state = _Progress(C.shape[0], C.device, tolerance)
-    f, g = torch.zeros_like(a), torch.zeros_like(b)
+    def _scalings(self) -> tuple[Tensor, Tensor]:
+        u = (self.x - self.absorbed).clamp(-EXPONENT, EXPONENT).exp()
+        u = torch.where(self.a > 0, u, 0.0)
+        return u, self.b / torch.bmm(u, self.K).clamp_min(torch.finfo(torch.float32).tiny)
 
-    def soft_rows(g: Tensor, eps: float) -> Tensor:  # f(g): makes the rows exact, (B, Q)
-        lse = torch.logsumexp(log_b.unsqueeze(-2) + (g.unsqueeze(-2) - C) / eps, -1)
-        return torch.where(a > 0, -eps * lse, 0.0)
+    def _update(self, iteration: int) -> None:
+        """One update of the problems that have not converged: two passes over K."""
+        u, self.v = self._scalings()
+        rows = u * torch.bmm(self.v, self.K.mT)  # (B, 1, Q) what the rows sum to
+        error = (rows - self.a).abs().sum(-1, keepdim=True)  # (B, 1, 1); the columns are exact
+        self.iterations += ~self.done
+        self.done = self.done | (error < self.tolerance).flatten()
+        step = torch.where(self.a > 0, (self.a / rows).log(), 0.0).mul_(RELAXATION)
+        step = step.nan_to_num(0.0, EXPONENT, -EXPONENT)
+        led = self.x + step
+        if self.last is not None:
+            slot = iteration % MEMORY
+            self.leads[:, slot] = (led - self.last[0]).squeeze(1)
+            self.steps[:, slot] = (step - self.last[1]).squeeze(1)
+        self.last = (led, step)
+        self.steps.masked_fill_(error > WORSE * self.best, 0.0)
+        self.best = torch.minimum(self.best, error)
+        self.x = torch.where(self.done.view(-1, 1, 1), self.x, led + self._extrapolation(step))
 
-    def soft_columns(f: Tensor, eps: float) -> Tensor:  # g(f): makes the columns exact, (B, N)
-        lse = torch.logsumexp(log_a.unsqueeze(-1) + (f.unsqueeze(-1) - C) / eps, -2)
-        return torch.where(b > 0, -eps * lse, 0.0)
+    def _extrapolation(self, step: Tensor) -> Tensor:
+        """Anderson's: where the combination of the remembered steps that cancels this one would lead."""
+        R = self.steps
+        gram = R @ R.mT  # (B, m, m)
+        ridge = RIDGE * gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-30)
+        gram.diagonal(dim1=-2, dim2=-1).add_(ridge.unsqueeze(-1))
+        L, _ = torch.linalg.cholesky_ex(gram)  # the plain cholesky would read back
+        c = torch.cholesky_solve(R @ step.mT, L)  # (B, m, 1)
+        move = -(c.mT @ self.leads)  # (B, 1, Q)
+        move = move * (STRIDE / move.abs().amax(-1, keepdim=True).clamp_min(STRIDE))
+        return torch.where(move.isfinite().all(-1, keepdim=True), move, 0.0)
 
-    # Stages depend on eps alone (costs are O(1)), not on the batch, so that a problem's result is its own.
-    stage = eps * ANNEALING ** max(0, math.ceil(math.log(1 / eps, ANNEALING)))
-    spent = 0
-    while stage > eps * 1.01 and spent + CHECK_EVERY < max_iterations:
-        for _ in range(CHECK_EVERY):
-            f = soft_rows(g, stage)
-            g = soft_columns(f, stage)
-        spent += CHECK_EVERY
-        stage /= ANNEALING
+    def _absorb(self) -> None:
+        """Put the scalings into K, so that u and v begin at 1 again."""
+        self.f = self.f + self.eps * (self.x - self.absorbed)
+        self.g = self.g + self.eps * torch.where(self.b > 0, self.v.log(), 0.0)
+        self.absorbed = self.x
+        self.K.copy_(self.C).sub_(self.f.mT).sub_(self.g).mul_(-1 / self.eps).exp_()
+        if self.real is not None:
+            self.K.masked_fill_(~self.real, 0.0)
 
-    best_f, best_g = f, g
-    for iteration in range(spent, max_iterations + 1):
-        new_f = soft_rows(g, eps)
-        if iteration > spent and (iteration % CHECK_EVERY == 0 or iteration == max_iterations):
-            best_f, best_g = state.keep(best_f, f), state.keep(best_g, g)
-            # a * exp((f - f_new) / eps) is the row sum of the plan at (f, g).
-            if state.finished((a * torch.expm1((f - new_f) / eps)).abs().sum(-1), iteration):
-                break
-        f = new_f
-        g = soft_columns(f, eps)
-    log_plan = (
-        (best_f.unsqueeze(-1) + best_g.unsqueeze(-2) - C) / eps + log_a.unsqueeze(-1) + log_b.unsqueeze(-2)
-    )
-    return torch.exp(log_plan), state.iterations, state.done
-
-
-class _Progress:
-    """Which problems have converged. A finished problem keeps its state while the others go on."""
-
-    def __init__(self, B: int, device: torch.device, tolerance: float) -> None:
-        self.tolerance = tolerance
-        self.done = torch.zeros(B, dtype=torch.bool, device=device)
-        self.iterations = torch.zeros(B, dtype=torch.long, device=device)
-
-    def keep(self, old: Tensor, new: Tensor) -> Tensor:
-        return torch.where(self.done.view(-1, *[1] * (new.dim() - 1)), old, new)
-
-    def finished(self, error: Tensor, iteration: int) -> bool:
-        self.iterations = torch.where(self.done, self.iterations, iteration)
-        self.done = self.done | (error < self.tolerance)
-        return bool(self.done.all())
+    def _finished(self, first: bool) -> bool:
+        """Whether every problem has converged: the one thing that is read back."""
+        if not first:
+            return bool(self.done.all())
+        finite, done = torch.stack([self.C.sum((-1, -2)).isfinite(), self.done]).tolist()
+        if not all(finite):
+            raise ValueError(
+                f"the cost of problem {finite.index(False)} holds NaN or infinity; transport needs finite costs"
+            )
+        return all(done)

@@ -1,1 +1,0 @@
-"""An OpenAI-compatible server over one VLM: requests that wait run together, each under its own method."""
