@@ -13,20 +13,20 @@ demo: $(STAMP)
 	$(BIN)/airvlm demo
 
 # two workers of one thread each: the models of the tests are too small to gain from more
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST) --junit-xml=out/durations.xml
 
 # the tests that need less than a second each; which ones do not is measured (tests/slow.txt)
 test-fast: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --fast
+	$(PYTEST) --fast
 
-# measures every test and writes tests/slow.txt anew
+# writes tests/slow.txt anew, from the latest `make test`
 durations: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --junit-xml=out/durations.xml -o junit_duration_report=total
 	$(BIN)/python -m tools.slow out/durations.xml
 
 coverage: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term --cov-report=html:out/coverage
+	$(PYTEST) --cov --cov-report=term --cov-report=html:out/coverage
 
 # format, lint, types, and the layers of the package
 check: $(STAMP)

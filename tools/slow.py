@@ -1,6 +1,6 @@
 """`python -m tools.slow REPORT.xml`: which tests need a second or more, from a junit report, to tests/slow.txt.
 
-`make durations` writes the report and calls this. Knows nothing of what the tests do.
+`make test` writes the report, `make durations` calls this. Knows nothing of what the tests do.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from airvlm.hooks.method import Method
 
-__all__ = ["Registry", "distribution_of", "imported", "parse_fields", "parse_method"]
+__all__ = ["Registry", "distribution_of", "imported", "parse_fields", "parse_method", "split_commas"]
 
 V = TypeVar("V")
 
@@ -202,23 +202,25 @@ def _from_file(text: str) -> Method:
     return changed
 
 
-def parse_fields(rest: str, text: str) -> dict[str, Any]:
-    """`keep=3,layers=(2,4)` -> values by name; commas inside parentheses do not part fields."""
-    parts, depth, part = [], 0, ""
-    for letter in rest:
+def split_commas(text: str) -> list[str]:
+    """The parts between commas, those inside parentheses apart; empty ones are left out."""
+    parts, depth = [""], 0
+    for letter in text:
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and depth == 0:
-            parts.append(part)
-            part = ""
+            parts.append("")
         else:
-            part += letter
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parse_fields(rest: str, text: str) -> dict[str, Any]:
+    """`keep=3,layers=(2,4)` -> values by name."""
     values: dict[str, Any] = {}
-    for written in (*parts, part):
-        if not written.strip():
-            continue
+    for written in split_commas(rest):
         name, equals, value = (piece.strip() for piece in written.partition("="))
         if not equals:
-            raise ValueError(f"{text!r}: write fields as name=value, not {written.strip()!r}")
+            raise ValueError(f"{text!r}: write fields as name=value, not {written!r}")
         if not value:
             raise ValueError(f"{text!r}: {name}= has no value; write {name}=none to leave it unset")
         if name in values:

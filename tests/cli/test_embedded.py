@@ -75,6 +75,13 @@ def test_about_tells_size_training_scores_and_limits_of_both_models(
     assert "photo" not in out.splitlines()
 
 
+def test_tiny_is_an_old_name_of_about(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "tiny", "--json")
+    assert code == 0
+    assert "tiny" in json.loads(out)
+    assert "now called airvlm about" in err
+
+
 def test_about_a_model_that_is_not_embedded_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "about", "large")
     assert (code, out) == (2, "")

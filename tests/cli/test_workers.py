@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from airvlm.cli import run
-from airvlm.cli.evaluate import gpu_of
+from airvlm.cli.answering import gpu_of
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE
 from airvlm.evaluation.workers import working_together

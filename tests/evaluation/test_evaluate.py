@@ -8,11 +8,13 @@ import os
 import random
 import signal
 import time
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 from fakes import FakeCaptions, FakeMethod, FakeVLM
 
-from airvlm.evaluation.evaluate import evaluate
+from airvlm.evaluation.evaluate import as_asked, evaluate
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.run import VANILLA, Run
 from airvlm.evaluation.shards import Shard
@@ -182,6 +184,68 @@ def test_a_run_is_read_back_from_its_folder_alone(tmp_path):
         assert read.tasks[name].scores("better").metrics == task.scores("better").metrics
         assert read.tasks[name].changed("better") == task.changed("better") > 0
         assert read.tasks[name].fired("better") == len(task.items)
+
+
+@dataclass(frozen=True)
+class Own(FakeCaptions):
+    """Somebody's own task: known nowhere by name."""
+
+    name: ClassVar[str] = "own-task"
+
+
+def test_a_task_of_ones_own_is_answered_and_scored_to_the_end(tmp_path):
+    task = run(tmp_path, tasks=[Own(n=12), "fake-questions"]).tasks["own-task"]
+    assert task.scores("better").n == 12 and task.at_equal("better")
+    assert list(Run.load(tmp_path, asked=[as_asked(Own(n=12))]).tasks) == ["own-task"]
+    with pytest.raises(StoreError, match=r"run\.json: task 'own-task' cannot be loaded again: no task"):
+        Run.load(tmp_path)
+    with pytest.raises(TypeError, match="is no task"):
+        run(tmp_path, tasks=[7])
+
+
+def test_a_baseline_that_never_acts_is_a_note_and_a_method_under_test_a_problem(tmp_path):
+    idle = {"memvr": FakeMethod("memvr", fires=False), "mine": FakeMethod("mine", fires=False)}
+    found = run(tmp_path, methods=idle, curve=False, tasks=["fake-captions"])
+    assert found.notes() == ["fake-captions, memvr: the method never acted (too far)"]
+    assert found.problems() == ["fake-captions, mine: the method never acted (too far)"]
+    assert len(found.problems(acting=True)) == 2
+
+
+def test_a_method_that_acted_in_another_task_has_a_null_result_here(tmp_path):
+    class Half(FakeVLM):
+        def batch(self, requests, *, method, **options):
+            requests = list(requests)
+            idle = method is not None and requests[0][1].startswith("Is")
+            return super().batch(requests, method=replace(method, fires=False) if idle else method, **options)
+
+    found = run(tmp_path, Half(), methods={"mine": FakeMethod("mine", 0.5)}, curve=False)
+    assert found.problems() == []
+    assert found.notes() == ["fake-questions, mine: the method never acted (too far)"]
+
+
+def test_workers_that_help_also_draw_the_further_curve_together(tmp_path, undisturbed):
+    vlms = [FakeVLM(), FakeVLM()]
+    for index in (1, 0):
+        run(tmp_path, vlms[index], shard=Shard(index, 2, helps=True))
+    assert lines(tmp_path) == undisturbed and vlms[0].sizes == []
+
+
+def test_methods_answer_a_chunk_of_images_in_turn(tmp_path):
+    class Listening(FakeVLM):
+        seen: ClassVar[list] = []
+
+        def batch(self, requests, *, method, **options):
+            requests = list(requests)
+            self.seen.append((requests[0][0], None if method is None else method.kind))
+            return super().batch(requests, method=method, **options)
+
+    run(tmp_path, Listening(), tasks=["fake-captions"], curve=False)
+    assert Listening.seen[:4] == [
+        ("test/0.png", None),
+        ("test/0.png", "better"),
+        ("test/16.png", None),
+        ("test/16.png", "better"),
+    ]
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from airvlm.evaluation.plan import Asked, ModelFacts, batches, noisy, picture_digest
+from airvlm.evaluation.plan import Asked, ModelFacts, batches, chunks, image_digest, noisy
 from airvlm.tasks import load_task
 
 rng = np.random.default_rng(0)
@@ -16,9 +16,9 @@ PICTURE = Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8))
 def test_a_picture_is_known_by_its_content_not_by_its_name(tmp_path):
     for name in ("a.png", "b.png"):
         PICTURE.save(tmp_path / name)
-    assert picture_digest(tmp_path / "a.png") == picture_digest(str(tmp_path / "b.png"))
+    assert image_digest(tmp_path / "a.png") == image_digest(str(tmp_path / "b.png"))
     Image.new("RGB", (20, 30)).save(tmp_path / "a.png")
-    assert picture_digest(tmp_path / "a.png") != picture_digest(tmp_path / "b.png")
+    assert image_digest(tmp_path / "a.png") != image_digest(tmp_path / "b.png")
 
 
 def test_every_kind_of_picture_has_a_digest_and_none_raises(tmp_path):
@@ -30,9 +30,9 @@ def test_every_kind_of_picture_has_a_digest_and_none_raises(tmp_path):
         "http://x/y.png",
         [PICTURE, PICTURE],
     ]
-    digests = [picture_digest(kind) for kind in kinds]
+    digests = [image_digest(kind) for kind in kinds]
     assert len(set(digests)) == len(kinds) and all(digests)
-    assert picture_digest(None) == ""
+    assert image_digest(None) == ""
 
 
 def test_noise_moves_every_value_by_delta_and_always_the_same_way():
@@ -66,3 +66,16 @@ def test_batches_hold_every_item_once_and_like_lengths_together(size):
     assert all(len(batch.jobs) == size for batch in made[:-1])
     lengths = [len(job.question.prompt) // 16 for batch in made for job in batch.jobs]
     assert lengths == sorted(lengths)
+
+
+def test_all_methods_answer_a_chunk_before_the_next_and_images_stay_near():
+    asked = Asked.of("fake-questions", load_task("fake-questions"))
+    made = chunks(asked, {"one": None, "two": None}, ModelFacts("fake", "f"), 7)
+    assert [[batch.label for batch in chunk] for chunk in made] == [["one", "two"]] * 9
+    for chunk in made:
+        assert len({tuple(job.question.item for job in batch.jobs) for batch in chunk}) == 1
+        assert len({batch.chunk for batch in chunk}) == 1
+    alone = batches(asked, "one", None, ModelFacts("fake", "f"), 7)
+    assert {tuple(chunk[0].keys) for chunk in made} == {tuple(batch.keys) for batch in alone}
+    firsts = [min(int(job.question.item.split("-")[1]) // 2 for job in chunk[0].jobs) for chunk in made]
+    assert firsts == sorted(firsts)

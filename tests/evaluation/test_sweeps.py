@@ -7,9 +7,10 @@ from fakes import FakeMethod, FakeVLM
 
 import airvlm.methods
 from airvlm.evaluation import SWEEPS
+from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked
-from airvlm.evaluation.sweeps import NAMED, parse_sweep
-from airvlm.evaluation.sweeps import ablate as run_sweeps
+from airvlm.evaluation.run import Run
+from airvlm.evaluation.sweeps import NAMED, asked_by, found_in, noted, parse_sweep
 from airvlm.methods import AIR
 from airvlm.methods.air.controls import CONTROLS
 from airvlm.reporting import tables
@@ -17,12 +18,21 @@ from airvlm.reporting.sweep_plot import draw_sweep
 from airvlm.tasks import load_task
 
 
-def ask(cap: int | None, noise: float) -> Asked:
-    return Asked.of("fake-captions", load_task("fake-captions"), max_new_tokens=cap, noise=noise)
+def ask(cap: int | None, noise: float, around: str) -> Asked:
+    return Asked.of(
+        "fake-captions",
+        load_task("fake-captions"),
+        max_new_tokens=cap,
+        noise=noise,
+        label="fake-captions" + around,
+    )
 
 
 def run(sweeps, out, vlm=None):
-    return run_sweeps(vlm or FakeVLM(), ask, sweeps, out, curve=False, progress=False)
+    asked = asked_by(sweeps, ask)
+    names = noted(sweeps, asked, "fake", "fake-captions")
+    made = evaluate(vlm or FakeVLM(), asked, {}, out, curve=False, progress=False, sweeps=names)
+    return [found_in(made)[name] for name in names]
 
 
 def test_the_help_names_every_sweep_of_the_paper():
@@ -57,10 +67,10 @@ def test_points_that_share_a_vanilla_stand_in_one_table(tmp_path):
     fields, caps = run(
         [parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path
     )
-    assert [list(task.methods) for task in fields.tables] == [["vanilla", "bias=1", "bias=2"]]
+    assert [list(task.methods) for task in fields.tables] == [["vanilla", "fake:bias=1", "fake:bias=2"]]
     assert [list(task.methods) for task in caps.tables] == [
-        ["vanilla", "max_new_tokens=8"],
-        ["vanilla", "max_new_tokens=16"],
+        ["vanilla", "fake"],
+        ["vanilla", "fake"],
     ]
     assert [task.asked.generation["max_new_tokens"] for task in caps.found] == [8, 16]
     assert tables.rich_tables(fields.tables[0], 200)[0].row_count == 3
@@ -73,7 +83,29 @@ def test_one_point_that_does_not_act_is_a_finding_and_none_that_acts_a_problem(t
     assert none.problems() == ["bias: the method never acted, at any value"]
 
 
-@pytest.mark.parametrize("text", ["bias", "bias=", "no-such-sweep"])
+def test_what_a_sweep_asked_is_read_back_from_the_folder_as_any_run(tmp_path):
+    made = run([parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path)
+    read = Run.load(tmp_path)
+    assert list(read.tasks) == [
+        "fake-captions",
+        "fake-captions, at most 8 tokens",
+        "fake-captions, at most 16 tokens",
+    ]
+    assert [sweep.to_json() for sweep in found_in(read).values()] == [sweep.to_json() for sweep in made]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bias",
+        "bias=",
+        "no-such-sweep",
+        "max_new_tokens=0",
+        "max_new_tokens=a",
+        "noise_on_image=2",
+        "bias=1,1",
+    ],
+)
 def test_a_sweep_that_cannot_be_is_refused(text):
     with pytest.raises(ValueError, match="--sweep"):
         parse_sweep(text, "fake", 4)

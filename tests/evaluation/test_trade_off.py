@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airvlm.evaluation.statistics import Draws, Sample
-from airvlm.evaluation.trade_off import _interpolate, against_curve, trade_off_of
+from airvlm.evaluation.trade_off import _beyond, against_curve, at_best, trade_off_of
 from airvlm.tasks.base import Metric, Ratio, Scores
 
 METRICS = {
@@ -71,17 +75,73 @@ def test_one_point_is_no_curve():
         against_curve(CURVE[0], CURVE[:1], "recall", "CHAIR_S")
 
 
-def test_interpolation_agrees_with_numpy_row_by_row_whatever_the_order_of_points():
-    xs, ys = rng.random((50, 6)), rng.random((50, 6))
+def test_on_a_rising_curve_the_best_is_numpys_interpolation():
+    xs, ys = np.sort(rng.random((50, 6)), axis=1), np.sort(rng.random((50, 6)), axis=1)
     x = rng.random(50) * 1.4 - 0.2
-    order = np.argsort(xs, axis=1)
-    expected = [np.interp(x[i], xs[i][order[i]], ys[i][order[i]]) for i in range(50)]
-    np.testing.assert_allclose(_interpolate(x, xs, ys), expected)
+    expected = [np.interp(x[i], xs[i], ys[i]) for i in range(50)]
+    for needed in (True, False):
+        np.testing.assert_allclose(at_best(x, xs, ys, needed), expected)
+        np.testing.assert_allclose(at_best(x, xs[:, ::-1], ys[:, ::-1], needed), expected)
 
 
-def test_points_at_the_same_recall_meet_in_the_middle():
-    got = _interpolate(np.array([1.0]), np.array([[1.0, 1.0]]), np.array([[2.0, 4.0]]))
-    assert got[0] == 3.0
+def test_a_fold_is_worth_what_it_buys_at_best():
+    xs, ys = np.array([[80.0, 80.0, 60.0]]), np.array([[30.0, 20.0, 10.0]])
+    assert at_best(np.array([80.0]), xs, ys, True)[0] == 20.0  # two points at one recall: the better one
+    xs, ys = np.array([[80.0, 82.0, 60.0]]), np.array([[30.0, 20.0, 10.0]])
+    assert at_best(np.array([80.0]), xs, ys, True)[0] < 20.0  # more recall for less: nobody would stay at 80
+    assert at_best(np.array([81.0]), xs, ys, False)[0] == pytest.approx(10 + 10 * 21 / 22)
+
+
+def few(counts: list[tuple[int, int]]) -> Scores:
+    """(bad, found of 4) an image."""
+    names = ("bad", "captions", "wrong", "mentions", "found", "objects")
+    per_item = [dict(zip(names, map(float, (b, 1, b, f + b, f, 4)))) for b, f in counts]
+    return Scores(per_item, METRICS, [str(i) for i in range(len(counts))])
+
+
+captions = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4)), min_size=12, max_size=12)
+TWELVE = Draws([str(i) for i in range(12)], draws=200)
+
+
+@settings(deadline=None, max_examples=60)
+@given(captions, st.lists(captions, min_size=1, max_size=4), st.integers(0, 3))
+def test_answers_that_change_nothing_are_at_exactly_zero_whatever_the_curve(vanilla, biased, place):
+    samples = [Sample(few(c), TWELVE) for c in biased]
+    place = min(place, len(samples))
+    curve = [*samples[:place], Sample(few(vanilla), TWELVE), *samples[place:]]
+    for y in ("CHAIR_S", "CHAIR_I"):
+        at = against_curve(Sample(few(vanilla), TWELVE), curve, "recall", y, vanilla=place).difference
+        if math.isfinite(at.value):
+            assert (at.value, at.low, at.high, at.error) == (0.0, 0.0, 0.0, 0.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(captions, st.lists(captions, min_size=1, max_size=3), captions)
+def test_a_point_of_the_curve_given_twice_changes_nothing(vanilla, biased, own):
+    curve = [Sample(few(c), TWELVE) for c in (vanilla, *biased)]
+    method = Sample(few(own), TWELVE)
+    once = against_curve(method, curve, "recall", "CHAIR_S")
+    twice = against_curve(method, [c for c in curve for _ in range(2)], "recall", "CHAIR_S")
+    assert once == twice
+
+
+points = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=2, max_size=7)
+
+
+@given(points, st.integers(0, 100), st.integers(0, 100))
+def test_more_recall_never_costs_less(curve, one, other):
+    xs, ys = (np.array([[float(p[i]) for p in curve]]) for i in (0, 1))
+    low, high = sorted((one, other))
+    assert at_best(np.array([float(low)]), xs, ys, True) <= at_best(np.array([float(high)]), xs, ys, True)
+
+
+@given(points, st.integers(0, 100), st.floats(0, 100), st.floats(0, 100))
+def test_hallucinating_less_at_the_same_recall_is_never_worth_less(curve, x, one, other):
+    xs, ys = (np.array([[float(p[i]) for p in curve]]) for i in (0, 1))
+    best = at_best(np.array([float(x)]), xs, ys, True)
+    behind = ys[:, 0] - at_best(xs[:, 0], xs, ys, True)
+    better, worse = sorted((one, other))
+    assert behind >= 0 and _beyond(better - best, behind) <= _beyond(worse - best, behind)
 
 
 def test_a_task_trades_only_if_it_has_the_metrics():

@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
     "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's fields and tabulate the effect."),
     "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
+    "serve": ("airvlm.cli.serve:serve", "An OpenAI-compatible server, every answer under a method."),
+    "web": ("airvlm.cli.web:web", "A page in the browser: methods side by side."),
     "bench": ("airvlm.cli.bench:bench", "Measure speed and memory against vanilla."),
     "models": ("airvlm.cli.models:models", "Which model families are supported."),
     "methods": (
@@ -48,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "about": ("airvlm.cli.about:about", "About the embedded models: size, training, scores, limits."),
 }
 
+RENAMED = {"tiny": "about"}  # old name -> the new one; the old one goes on working
 INTERRUPTED, STOPPED = 130, "stopped by Ctrl-C"
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -74,6 +77,9 @@ class Commands(TyperGroup):
         return None if entry is None else TyperCommand(name=cmd_name, help=entry[1])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in RENAMED:
+            warn(f"airvlm {args[0]} is now called airvlm {RENAMED[args[0]]}")
+            args = [RENAMED[args[0]], *args[1:]]
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name in COMMANDS else stand_in, rest
 

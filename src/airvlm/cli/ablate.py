@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from airvlm.cli import asking
-from airvlm.cli import evaluate as evaluating
+from airvlm.cli import answering, asking
+from airvlm.cli.answering import RowsOption, WorkersOption
 from airvlm.cli.console import Failure, emit, err, warn
-from airvlm.cli.options import BatchOption, CurveOption, Evaluating, JsonOption
-from airvlm.evaluation import BATCH_SIZE, SWEEPS
+from airvlm.cli.evaluate import print_tables
+from airvlm.cli.options import CurveOption, Evaluating, JsonOption
+from airvlm.evaluation import SWEEPS
 
 if (
     TYPE_CHECKING
@@ -34,12 +35,13 @@ def ablate(
         list[str] | None,
         typer.Option(
             "--sweep",
-            help="field=value,value,... of the method (also max_new_tokens and noise_on_picture), "
+            help="field=value,value,... of the method (also max_new_tokens and noise_on_image), "
             f"or a sweep of the paper's: {', '.join(SWEEPS)}. Repeat it.",
         ),
     ] = None,
     how: Evaluating = Evaluating(split="validation"),
-    batch_size: BatchOption = BATCH_SIZE,
+    batch_size: RowsOption = None,
+    workers: WorkersOption = None,
     curve: CurveOption = False,
     plot: Annotated[
         bool, typer.Option("--plot/--no-plot", help="Draw the curves (needs airvlm[plots]).")
@@ -49,7 +51,8 @@ def ablate(
     """Vary a method's fields and tabulate the effect.
 
     Each --sweep varies one thing and leaves the rest as METHOD has it. Answers are kept like those of evaluate: the
-    same command on the same folder resumes. The split is validation, so that nothing is tuned on the test items.
+    same command on the same folder resumes, and `airvlm report` reads it. The split is validation, so that nothing is
+    tuned on the test items.
 
     [bold]Examples[/bold]
 
@@ -59,45 +62,63 @@ def ablate(
 
     airvlm ablate chair air-paper --data coco --model llava-hf/llava-1.5-7b-hf --sweep layers --sweep length
     """
-    from airvlm.evaluation.plan import ModelFacts
-    from airvlm.evaluation.sweeps import ablate as run_sweeps
+    from airvlm.evaluation.shards import Shard
+    from airvlm.evaluation.sweeps import asked_by, found_in, noted
     from airvlm.reporting import tables
-    from airvlm.reporting.sweep_plot import draw_sweep
 
     if not sweep:
         raise Failure(f"say what varies: --sweep field=value,value, or one of {', '.join(SWEEPS)}")
     if asking.chosen_method(method) is None:
         raise Failure(f"{method} has nothing to vary")
+    key = task if how.split == "test" else f"{task}, {how.split}"
 
-    def ask(cap: int | None, noise: float) -> Asked:
-        return evaluating.ask_tasks([task], how, max_new_tokens=cap or how.max_new_tokens, noise=noise)[0]
+    def ask(cap: int | None, noise: float, around: str) -> Asked:
+        cap = how.max_new_tokens if cap is None else cap
+        return answering.ask_tasks([task], how, max_new_tokens=cap, noise=noise, label=key + around)[0]
 
-    ask(None, 0.0)  # what is missing is said before a model is loaded
+    ask(None, 0.0, "")  # what is missing is said before a model is loaded
     _check([parse_sweep_or_fail(text, method, 32).name for text in sweep])
-    model = asking.model_for([task], how.model)
-    vlm = asking.load(model, how.adapter, how.dtype, how.device, **asking.loading_options(how))
-    depth = len(vlm.anatomy.layers)
-    sweeps = [parse_sweep_or_fail(text, method, depth) for text in sweep]
-    folder = how.out_folder or evaluating.default_folder(ModelFacts.of(vlm))
-    found = run_sweeps(vlm, ask, sweeps, folder, batch_size=batch_size, curve=curve)
+    loader = answering.loader_of(how, [task])
+    vlm = loader(how.device)
+    sweeps = [parse_sweep_or_fail(text, method, len(vlm.anatomy.layers)) for text in sweep]
+    asked = asked_by(sweeps, ask)
+    names = noted(sweeps, asked, method, key)
+    run, _ = answering.answer(
+        vlm,
+        loader,
+        asked,
+        {},
+        how.out_folder,
+        place_here=Shard(),
+        workers=workers,
+        batch_size=batch_size,
+        device=how.device,
+        curve=curve,
+        sweeps=names,
+    )
+    answered = found_in(run)
+    found = [answered[name] for name in names]
     for one in found:
-        if not json:
-            for part in one.tables:
-                evaluating.print_tables(part)
+        for part in one.tables if not json else ():
+            print_tables(part)
         if plot:
-            try:
-                drawn = draw_sweep(
-                    one, Path(folder) / f"ablation-{task}-{method.partition(':')[0]}-{one.name}.png"
-                )
-                err().print(f"{one.name}: {drawn}", soft_wrap=True)
-            except ImportError as error:
-                warn(error)
+            _draw(one, run.folder / f"ablation-{task}-{method.partition(':')[0]}-{one.name}.png")
     if json:
         emit({one.name: one.to_json() for one in found})
     problems = [problem for one in found for problem in one.problems()]
     if problems:
         err().print(tables.problem_table(problems))
         raise typer.Exit(1)
+
+
+def _draw(sweep: Sweep, path: Path) -> None:
+    from airvlm.reporting.sweep_plot import draw_sweep
+
+    try:
+        draw_sweep(sweep, path)
+        err().print(f"{sweep.name}: {path}", soft_wrap=True, markup=False)
+    except ImportError as error:
+        warn(error)
 
 
 def _check(names: list[str]) -> None:

@@ -1,8 +1,5 @@
 """`airvlm compare`: one question under several methods, side by side, with what differs marked."""
 
-import difflib
-import re
-
 from rich.columns import Columns
 from rich.markup import escape
 from rich.panel import Panel
@@ -12,6 +9,7 @@ from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import Asking, ImageArgument, JsonOption, MethodsOption, QuestionArgument
 from airvlm.images.prompts import DESCRIBE
+from airvlm.reporting.differences import differences
 
 __all__ = ["compare", "marked"]
 
@@ -74,8 +72,7 @@ def compare(
 
 def marked(before: str, after: str) -> Text:
     """`after` with the words that `before` does not have in their places set in bold yellow."""
-    a, b = re.findall(r"\s+|\S+", before), re.findall(r"\s+|\S+", after)
     text = Text()
-    for kind, _, _, start, stop in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        text.append("".join(b[start:stop]), style="" if kind == "equal" else "bold yellow")
+    for piece, differs in differences(before, after):
+        text.append(piece, style="bold yellow" if differs else "")
     return text

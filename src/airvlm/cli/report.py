@@ -50,6 +50,6 @@ def report(
         emit({"files": {kind: str(path) for kind, path in written.items()}, "problems": problems})
         return
     for path in written.values():
-        out().print(str(path), soft_wrap=True)
+        out().print(str(path), soft_wrap=True, markup=False)
     for problem in problems:
         warn(problem)

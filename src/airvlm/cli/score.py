@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from airvlm.cli.console import Failure, emit, out, warn
@@ -88,10 +89,10 @@ def score(
     named = ", ".join(
         f"{k}={v}" for k, v in {**chosen.settings(), **scores.record}.items() if k not in {"task", "images"}
     )
-    console.print(f"[bold]{task}[/bold]  n = {scores.n}  [dim]{named}[/dim]")
+    console.print(f"[bold]{escape(task)}[/bold]  n = {scores.n}  [dim]{escape(named)}[/dim]")
     console.print(table)
     for note in scores.notes:
-        console.print(f"[dim]{note}[/dim]")
+        console.print(f"[dim]{escape(note)}[/dim]")
     if items:
         for row in scores.details:
             print(_json.dumps(row, ensure_ascii=False, default=str))

@@ -36,7 +36,7 @@ def vllm(
     arguments = command_line(model, False if method is None else method, context.args)
     if find_spec("vllm") is None:
         raise ImportError("vLLM is not installed here: pip install vllm, in an environment of its own")
-    err().print(f"[dim]{' '.join(arguments)}[/dim]", soft_wrap=True, highlight=False)
+    err().print(" ".join(arguments), soft_wrap=True, markup=False, style="dim")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *arguments])
 

@@ -17,58 +17,108 @@ from tqdm import tqdm
 import airvlm.methods as registry
 from airvlm.evaluation import BATCH_SIZE
 from airvlm.evaluation.manifest import note
-from airvlm.evaluation.plan import Asked, Batch, ModelFacts, batches
+from airvlm.evaluation.matched import calibration, match
+from airvlm.evaluation.plan import Asked, Batch, ModelFacts, chunks
 from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.runner import pending, work
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.trade_off import TradeOff, trade_off_of
 from airvlm.tasks import load_task
+from airvlm.tasks.base import Task
 
-__all__ = ["Worker", "answer_all", "evaluate", "first_curve", "further"]
+__all__ = ["Worker", "answer_all", "as_asked", "evaluate", "first_curve", "further"]
 
 # answers batches and stores them, telling of each: one process (runner.work), or a cluster of them
 Worker = Callable[[Sequence[Batch], Store, Callable[[Batch], None]], None]
+
 FURTHEST = 16.0  # no bias beyond this: the control then says nothing at all
 ROUNDS = 3  # attempts to reach a method that lies beyond the curve's end
 
 
 def evaluate(
     vlm: Any,
-    tasks: Iterable[str | Asked],
+    tasks: Iterable[str | Task | Asked],  # names, own tasks, or how exactly they are asked
     methods: Mapping[str, Any],
     out: str | Path,
     *,
     batch_size: int = BATCH_SIZE,
     shard: Shard = Shard(),  # frozen, and the whole is what no shard means
     curve: bool = True,  # draw the control's curve where a task has a trade-off
+    matched: bool = False,  # ask each control also at the strength that changes as many answers
     progress: bool = True,
     worker: Worker | None = None,  # None: `vlm` itself, in this process
     model: ModelFacts | None = None,  # of the worker's model, where `vlm` is None
+    command: Json | None = None,  # for the record: command line and date
+    sweeps: Json | None = None,  # for the record: see sweeps.py
 ) -> Run:
     """Answer what is not yet answered in `out`, and read the run back. Vanilla is always among the methods."""
-    asked = [task if isinstance(task, Asked) else Asked.of(task, load_task(task)) for task in tasks]
-    methods = {VANILLA: None, **methods}
+    asked = [as_asked(task) for task in tasks]
+    for one in asked if matched else ():
+        calibration(one)  # what is missing is said before anything is answered
     facts = model or ModelFacts.of(vlm)
     run_batches = worker or (lambda todo, store, done: work(vlm, todo, store, done))
-    curves = {one.name: first_curve(one) if curve else {} for one in asked}
-    configurations = {
-        label: None if method is None else method.to_json() for label, method in methods.items()
-    }
-    note(Path(out), facts, asked, configurations, _as_json(curves))
-    names, shown = [one.name for one in asked], list(methods)
+    chosen = {one.key: {VANILLA: None, **(methods if one.methods is None else one.methods)} for one in asked}
+    everything = {label: method for own in chosen.values() for label, method in own.items()}
+    curves = {one.key: first_curve(one) if curve else {} for one in asked}
+    configurations = {label: None if m is None else m.to_json() for label, m in everything.items()}
+
+    def noted(controls: Mapping[str, Mapping[str, Any]], **more: Any) -> None:
+        note(Path(out), facts, asked, configurations, _as_json(controls), **more)
+
+    noted(curves, command=command if shard.index == 0 else None, sweeps=sweeps)
     with Store(out) as store:
-        plan = [(one, {**methods, **curves[one.name]}) for one in asked]
-        answer_all(run_batches, plan, facts, store, shard=shard, batch_size=batch_size, progress=progress)
-        for _ in range(ROUNDS if curve and shard.gathers else 0):
-            run = Run.load(out, store=store).only(names, shown)
-            more = {one.name: further(run.tasks[one.name]) for one in asked if curves[one.name]}
+
+        def answered(plan: Mapping[str, Mapping[str, Any]], part: Shard = shard) -> None:
+            parts = [(one, plan.get(one.key, {})) for one in asked]
+            answer_all(run_batches, parts, facts, store, shard=part, batch_size=batch_size, progress=progress)
+
+        def read() -> Run:
+            return Run.load(out, store=store, asked=asked).only(list(chosen), list(everything))
+
+        answered({key: {**own, **curves[key]} for key, own in chosen.items()})
+        # who helps the others leaves nothing unanswered: then every process finds the same to be missing
+        complete = shard.gathers or shard.helps
+        for _ in range(ROUNDS if curve and complete else 0):
+            run = read()
+            more = {one.key: further(run.tasks[one.key]) for one in asked if curves[one.key]}
             if not any(more.values()):
                 break
-            note(Path(out), facts, asked, configurations, _as_json(more))
-            plan = [(one, more.get(one.name, {})) for one in asked]
-            answer_all(run_batches, plan, facts, store, batch_size=batch_size, progress=progress)
-        return Run.load(out, store=store).only(names, shown)
+            noted(more)
+            answered(more)
+        if matched and complete:
+            for one in asked:
+                found = match(
+                    one,
+                    chosen[one.key],
+                    lambda part, plan: answer_all(
+                        run_batches,
+                        [(part, plan)],
+                        facts,
+                        store,
+                        shard=shard,
+                        batch_size=batch_size,
+                        progress=progress,
+                    ),
+                    store,
+                    facts,
+                )
+                noted({}, matched={one.key: found.to_json()})
+                answered({one.key: found.methods})
+        return read()
+
+
+def as_asked(task: str | Task | Asked) -> Asked:
+    """A task by name, one's own, or one that says already how it is asked."""
+    if isinstance(task, Asked):
+        return task
+    if isinstance(task, str):
+        return Asked.of(task, load_task(task))
+    if not isinstance(task, Task):
+        raise TypeError(
+            f"{task!r} is no task: give a name, or an object of a class derived from airvlm's Task"
+        )
+    return Asked.of(task.name or type(task).__name__, task)
 
 
 def answer_all(
@@ -81,14 +131,14 @@ def answer_all(
     batch_size: int = BATCH_SIZE,
     progress: bool = True,
 ) -> None:
-    """Answer our share of what the store lacks of a plan."""
+    """Answer our share of what the store lacks of a plan, chunk of images by chunk of images."""
+    units = [unit for one, methods in plan for unit in chunks(one, methods, model, batch_size)]
+    own = len(range(shard.index, len(units), shard.count))
+    # in the others' chunks we come from behind, as among the chunks: we meet whoever works on them once
     todo = [
-        batch
-        for one, methods in plan
-        for label, method in methods.items()
-        for batch in batches(one, label, method, model, batch_size)
+        batch for i, unit in enumerate(shard.share(units)) for batch in (unit if i < own else reversed(unit))
     ]
-    _answer(worker, shard.share(todo), store, progress)
+    _answer(worker, todo, store, progress)
 
 
 def _answer(worker: Worker, todo: list[Batch], store: Store, progress: bool) -> None:

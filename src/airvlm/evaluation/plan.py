@@ -1,13 +1,15 @@
 """What is asked: every item of a task under every method, as questions whose content is their key.
 
 Batches are formed here, from the items alone: they do not depend on what is answered already, on how many workers
-there are or on which of them died, and so neither do the answers. Knows nothing about running a model.
+there are or on which of them died, and so neither do the answers. They are ordered so that all methods answer a chunk
+of images while what was computed of those images is still at hand. Knows nothing about running a model.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +22,7 @@ from airvlm.evaluation.store import Json, Question, digest
 from airvlm.images.load import load_picture
 from airvlm.tasks.base import Item, Task
 
-__all__ = ["Asked", "Batch", "Job", "ModelFacts", "batches", "noisy", "picture_digest", "versions"]
+__all__ = ["Asked", "Batch", "Job", "ModelFacts", "batches", "chunks", "image_digest", "noisy", "versions"]
 
 LIKE_LENGTH = 16  # prompts whose lengths fall into one step of this many characters run together
 
@@ -46,13 +48,20 @@ class ModelFacts:
 class Asked:
     """A task as one command asks it: its items and how they are to be answered."""
 
-    name: str  # as the command line has it
+    name: str  # as the command line has it; part of every answer's key
     task: Task
     items: list[Item]
     split: str = "test"
     limit: int | None = None
     generation: Json = field(default_factory=dict)  # what goes into every key
     spec: Json = field(default_factory=dict)  # how to load the task again: variant and options
+    label: str = ""  # what it is called in its run, where one task is asked in several ways
+    methods: Mapping[str, Any] | None = None  # that answer it; None: those of the whole command
+
+    @property
+    def key(self) -> str:
+        """Its name within a run."""
+        return self.label or self.name
 
     @classmethod
     def of(
@@ -63,15 +72,17 @@ class Asked:
         split: str = "test",
         limit: int | None = None,
         max_new_tokens: int | None = None,
-        noise: float = 0.0,  # pictures are disturbed by this much of the full scale, see `noisy`
+        noise: float = 0.0,  # images are disturbed by this much of the full scale, see `noisy`
         spec: Json | None = None,
+        label: str = "",
+        methods: Mapping[str, Any] | None = None,
     ) -> Asked:
         generation: Json = {"max_new_tokens": max_new_tokens or task.max_new_tokens, "do_sample": False}
         if task.protocol != "text":
             generation = {"protocol": task.protocol}
         if noise:
             generation["noise"] = round(noise, 6)
-        return cls(name, task, task.items(limit, split), split, limit, generation, spec or {})
+        return cls(name, task, task.items(limit, split), split, limit, generation, spec or {}, label, methods)
 
 
 @dataclass(frozen=True)
@@ -91,10 +102,27 @@ class Batch:
     label: str
     method: Any  # a Method, or None for plain greedy decoding
     jobs: tuple[Job, ...]
+    chunk: int = 0  # batches of one chunk are about the same images
 
     @property
     def keys(self) -> list[str]:
         return [job.question.key for job in self.jobs]
+
+
+def chunks(asked: Asked, methods: Mapping[str, Any], model: ModelFacts, size: int) -> list[list[Batch]]:
+    """All batches of a task, chunk by chunk: the same questions under every method, then the next ones.
+
+    Questions about an image that the batches' lengths put far apart come soon after one another.
+    """
+    by_method = [batches(asked, label, method, model, size) for label, method in methods.items()]
+    if not by_method:
+        return []
+    place: dict[str, int] = {}
+    for item in asked.items:
+        place.setdefault(image_digest(item.image), len(place))
+    firsts = [min(place[job.question.picture] for job in batch.jobs) for batch in by_method[0]]
+    order = sorted(range(len(firsts)), key=lambda k: firsts[k])
+    return [[replace(made[k], chunk=k) for made in by_method] for k in order]
 
 
 def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int) -> list[Batch]:
@@ -106,7 +134,7 @@ def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int)
         question = Question(
             task=asked.name,
             item=item.id,
-            picture=picture_digest(item.image),
+            picture=image_digest(item.image),
             prompt=asked.task.prompt(item),
             fingerprint=model.fingerprint,
             method=configuration,
@@ -115,7 +143,7 @@ def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int)
         )
         options = tuple(item.meta["options"]) if "protocol" in asked.generation else None
         jobs.append(Job(question, item.image, options, settings))
-    # stable: items about one picture, which tasks list together, stay together, and its features are reused
+    # stable: items about one image, which tasks list together, stay together, and its features are reused
     jobs.sort(key=lambda job: len(job.question.prompt) // LIKE_LENGTH)
     return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]
 
@@ -137,12 +165,12 @@ def _version(name: str) -> str:
         return __version__
 
 
-def picture_digest(image: Any) -> str:
-    """A hash of what a picture shows; never raises: an unreadable picture is for the answer to complain about."""
+def image_digest(image: Any) -> str:
+    """A hash of what an image shows; never raises: an unreadable image is for the answer to complain about."""
     if image is None:
         return ""
     if isinstance(image, list | tuple):
-        return digest([picture_digest(one) for one in image])[:16]
+        return digest([image_digest(one) for one in image])[:16]
     if isinstance(image, Image.Image):
         content = f"{image.mode} {image.size} ".encode() + image.tobytes()
     elif isinstance(image, np.ndarray):
@@ -166,7 +194,7 @@ def _file_digest(path: str, modified: int, size: int) -> str:
 
 
 def noisy(image: Any, delta: float) -> Any:
-    """The picture with every value moved up or down by `delta` of the full scale, the same way every time.
+    """The image with every value moved up or down by `delta` of the full scale, the same way every time.
 
     The strongest disturbance within that bound that knows nothing of the model; the paper does not say which it used.
     """
@@ -174,8 +202,8 @@ def noisy(image: Any, delta: float) -> Any:
         return [noisy(one, delta) for one in image]
     if image is None:
         return None
-    picture = load_picture(image)
-    rng = np.random.default_rng(int(picture_digest(picture), 16))
-    values = np.asarray(picture, dtype=np.float32)
+    loaded = load_picture(image)
+    rng = np.random.default_rng(int(image_digest(loaded), 16))
+    values = np.asarray(loaded, dtype=np.float32)
     signs = 2.0 * rng.integers(0, 2, values.shape) - 1.0
     return Image.fromarray((values + 255 * delta * signs).round().clip(0, 255).astype(np.uint8))

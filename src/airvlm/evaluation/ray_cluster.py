@@ -35,6 +35,22 @@ class _Actor:
         return answer(self.vlm, batch)
 
 
+def _chunk(batch: Batch) -> tuple[str, int]:
+    return batch.jobs[0].question.task, batch.chunk
+
+
+def _taken(
+    waiting: deque[tuple[Batch, int]], own: tuple[str, int] | None, others: set[tuple[str, int]]
+) -> tuple[Batch, int]:
+    """The next batch for a worker: about the images it has just seen, else about images that nobody has at hand."""
+    near = next((i for i, (batch, _) in enumerate(waiting) if _chunk(batch) == own), None)
+    if near is None:
+        near = next((i for i, (batch, _) in enumerate(waiting) if _chunk(batch) not in others), 0)
+    found = waiting[near]
+    del waiting[near]
+    return found
+
+
 class Cluster:
     """`with Cluster(load, workers=8) as cluster: evaluate(None, ..., worker=cluster.work, model=cluster.facts())`."""
 
@@ -79,9 +95,12 @@ class Cluster:
         loading = {self._loaded(actor): actor for actor in self._actors}
         running: dict[Any, tuple[Any, Batch, int]] = {}  # reference -> who answers what, one batch each
         free: deque[Any] = deque()
+        latest: dict[Any, tuple[str, int]] = {}  # actor -> the chunk whose images it has at hand
         while waiting or running:
             while waiting and free:
-                actor, (batch, deaths) = free.popleft(), waiting.popleft()
+                actor = free.popleft()
+                batch, deaths = _taken(waiting, latest.get(actor), set(latest.values()))
+                latest[actor] = _chunk(batch)
                 running[actor.answer.remote(batch)] = (actor, batch, deaths)
             [reference], _ = self._ray.wait([*running, *loading], num_returns=1)
             result = self._result(reference)

@@ -4,21 +4,22 @@
     run.tasks["tiny-chair"].scores("air").metrics      # {"CHAIR_S": 16.5, ...}
     run.tasks["tiny-chair"].records("air")             # one Record (or None) an item, in the items' order
 
-The folder holds answers.jsonl (store.py) and run.json, which says what was asked: model, tasks, methods, and the
-controls that draw each task's curve. Needs no model; knows nothing about how answers are made or shown.
+`from airvlm.evaluation import Run`. The folder holds answers.jsonl (store.py) and run.json (manifest.py), which says
+what was asked: model, tasks, methods, and the controls that draw each task's curve. Needs no model; knows nothing about
+how answers are made or shown.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from airvlm.evaluation.manifest import MANIFEST
+from airvlm.evaluation.manifest import MANIFEST, read
+from airvlm.evaluation.null_results import stands_beside
 from airvlm.evaluation.plan import Asked
-from airvlm.evaluation.statistics import Draws, Sample, changed
+from airvlm.evaluation.statistics import Draws, Estimate, Sample, changed
 from airvlm.evaluation.store import Json, Record, Store, StoreError, digest
 from airvlm.evaluation.trade_off import AtEqual, TradeOff, against_curve, trade_off_of
 from airvlm.tasks import load_task
@@ -38,6 +39,7 @@ class TaskRun:
     methods: dict[str, Json | None]  # label -> configuration, vanilla first
     curve: dict[str, Json]  # label -> configuration of the controls that draw the curve
     answers: dict[tuple[str, str], Record]  # (configuration's digest, item) -> record
+    matched: dict[str, Json] = field(default_factory=dict)  # control -> itself at a matched strength
     _scores: dict[str, Scores] = field(default_factory=dict)
     _samples: dict[str, Sample] = field(default_factory=dict)
 
@@ -64,10 +66,16 @@ class TaskRun:
     def items(self) -> list[Item]:
         return self.asked.items
 
+    def configuration(self, label: str) -> Json | None:
+        """Of a method, of a control that draws the curve, or of one at a matched strength."""
+        if label in self.methods or label in self.curve:
+            return self.methods[label] if label in self.methods else self.curve[label]
+        found: Json = next(m["method"] for m in self.matched.values() if m["label"] == label)
+        return found
+
     def records(self, label: str) -> list[Record | None]:
         """One record an item, in order; None where nothing has been answered yet."""
-        configuration = self.methods[label] if label in self.methods else self.curve[label]
-        key = digest(configuration)
+        key = digest(self.configuration(label))
         return [self.answers.get((key, item.id)) for item in self.items]
 
     def texts(self, label: str) -> list[str | None]:
@@ -92,17 +100,39 @@ class TaskRun:
         """What a trivial control can buy in this task."""
         return trade_off_of(self.scores(VANILLA))
 
-    def curve_samples(self) -> list[Sample]:
-        """Vanilla and the controls that are fully answered."""
+    def curve_labels(self) -> list[str]:
+        """Vanilla and the controls that are fully answered, in the order of their bias."""
         drawn = [label for label in self.curve if all(r is not None for r in self.records(label))]
-        return [self.sample(label) for label in (VANILLA, *drawn)]
+        biases = {VANILLA: 0.0} | {label: float(self.curve[label].get("bias", 0.0)) for label in drawn}
+        return sorted(biases, key=lambda label: biases[label])
+
+    def curve_samples(self) -> list[Sample]:
+        """The points of the curve, in the order of their bias."""
+        return [self.sample(label) for label in self.curve_labels()]
 
     def at_equal(self, label: str) -> dict[str, AtEqual]:
         """The method against the curve, by metric; empty for vanilla, which is the curve, and without a curve."""
-        trade, points = self.trade_off, self.curve_samples()
+        trade, points = self.trade_off, self.curve_labels()
         if trade is None or len(points) < 2 or label == VANILLA:
             return {}
-        return {y: against_curve(self.sample(label), points, trade.x, y) for y in trade.ys}
+        curve, vanilla = [self.sample(point) for point in points], points.index(VANILLA)
+        return {y: against_curve(self.sample(label), curve, trade.x, y, vanilla) for y in trade.ys}
+
+    def figures(self, label: str) -> dict[str, Estimate]:
+        """Every metric of a method, and its distances from the curve as `METRIC_at_equal_X`."""
+        sample = self.sample(label)
+        found = {name: sample.estimate(name) for name in sample.scores.definitions}
+        return found | {f"{y}_at_equal_{at.x}": at.difference for y, at in self.at_equal(label).items()}
+
+    def figures_json(self, label: str) -> Json:
+        """{metric: {"value", "low", "high", "n"}}; what is not finite, or has no interval, is null."""
+        return {
+            name: {
+                **{key: _finite(getattr(e, key)) for key in ("value", "low", "high")},
+                "n": e.n,
+            }
+            for name, e in self.figures(label).items()
+        }
 
     # -- whether it can be trusted
 
@@ -122,6 +152,13 @@ class TaskRun:
         """Answers that differ from vanilla's."""
         return changed(self.texts(label), self.texts(VANILLA))
 
+    def idle(self, label: str) -> str | None:
+        """Why the method never acted in this task; None where it did, or where no report says."""
+        if self.fired(label) != 0:
+            return None
+        reports = [record.report for record in self.records(label) if record is not None and record.report]
+        return next((str(report["reason"]) for report in reports if report.get("reason")), "no reason given")
+
     def problems(self) -> list[str]:
         """Why this task's figures should not be trusted, one line each; empty when they can be."""
         found = []
@@ -129,25 +166,19 @@ class TaskRun:
         for label in (*self.methods, *self.curve):
             records = self.records(label)
             if all(record is None for record in records):
-                found.append(f"{self.asked.name}, {label}: nothing answered")
+                found.append(f"{self.asked.key}, {label}: nothing answered")
                 continue
             errors = [record.error for record in records if record is not None and record.error]
             if len(errors) > TOLERATED * n:
                 found.append(
-                    f"{self.asked.name}, {label}: {len(errors)} of {n} failed, first with {errors[0]}"
+                    f"{self.asked.key}, {label}: {len(errors)} of {n} failed, first with {errors[0]}"
                 )
             scores = self.scores(label)
             if scores.unparsed > TOLERATED * n:
-                found.append(
-                    f"{self.asked.name}, {label}: {scores.unparsed} of {n} answers could not be read"
-                )
+                found.append(f"{self.asked.key}, {label}: {scores.unparsed} of {n} answers could not be read")
             unjudged = scores.missing - len(errors) - self.unanswered(label)
             if unjudged > TOLERATED * n:
-                found.append(f"{self.asked.name}, {label}: {unjudged} of {n} answers have no verdict")
-            if self.fired(label) == 0:
-                reasons = [r.report["reason"] for r in records if r and r.report and r.report.get("reason")]
-                why = f" ({reasons[0]})" if reasons else ""
-                found.append(f"{self.asked.name}, {label}: the method never acted{why}")
+                found.append(f"{self.asked.key}, {label}: {unjudged} of {n} answers have no verdict")
         return found
 
 
@@ -159,43 +190,92 @@ class Run:
     model: Json
     methods: dict[str, Json | None]
     tasks: dict[str, TaskRun]
+    commands: list[Json] = field(default_factory=list)  # that wrote it: command line, date, versions
+    sweeps: dict[str, Json] = field(default_factory=dict)  # what `airvlm ablate` varied, see sweeps.py
 
     @classmethod
-    def load(cls, folder: str | Path, *, data: str | Path | None = None, store: Store | None = None) -> Run:
-        """Read a folder. `data` replaces the benchmarks' folder that the run was made with."""
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        data: str | Path | None = None,  # replaces the benchmarks' folder that the run was made with
+        store: Store | None = None,  # already open; else it is read
+        asked: Iterable[Asked] | None = None,  # only these tasks, as given: they may be known nowhere else
+    ) -> Run:
+        """Read a folder."""
         folder = Path(folder)
-        try:
-            content: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-        except FileNotFoundError:
-            raise StoreError(
-                f"{folder} holds no run: {MANIFEST} is missing (made by `airvlm evaluate --out`)"
-            ) from None
+        content = read(folder)
+        given = None if asked is None else {one.key: one for one in asked}
         records = store if store is not None else Store(folder, readonly=True)
         labels = sorted(
             content["methods"], key=lambda label: label != VANILLA
         )  # vanilla first, else as asked
         methods = {label: content["methods"][label] for label in labels}
         tasks = {}
-        for name, spec in content["tasks"].items():
-            where = data if data is not None else spec["data"]
-            task = load_task(name, where, variant=spec.get("variant"), **spec.get("options", {}))
-            items = task.items(spec["limit"], spec["split"])
-            asked = Asked(name, task, items, spec["split"], spec["limit"], spec["generation"])
-            found = TaskRun.of(asked, methods, spec["curve"], records, content["model"]["fingerprint"])
+        for key, spec in content["tasks"].items():
+            if given is not None and key not in given:
+                continue
+            one = given[key] if given is not None else _asked(folder, key, spec, data)
+            found = TaskRun.of(one, methods, spec["curve"], records, content["model"]["fingerprint"])
+            found.matched = spec.get("matched", {})
             seen = {key for key, _ in found.answers} | {digest(None)}
             found.methods = {label: method for label, method in methods.items() if digest(method) in seen}
-            tasks[name] = found
-        return cls(folder, content["model"], methods, tasks)
+            tasks[key] = found
+        more = content.get("commands", []), content.get("sweeps", {})
+        return cls(folder, content["model"], methods, tasks, *more)
 
-    def problems(self) -> list[str]:
-        return [problem for task in self.tasks.values() for problem in task.problems()]
+    def problems(self, *, acting: bool = False) -> list[str]:
+        """Why the run should not be trusted; acting: also that a control or baseline never acted."""
+        found = [problem for task in self.tasks.values() for problem in task.problems()]
+        idle = self._idle()
+        return found + [line for line, beside in idle if acting or not beside]
+
+    def notes(self) -> list[str]:
+        """Null results: controls and baselines that never acted in a task."""
+        return [line for line, beside in self._idle() if beside]
+
+    def _idle(self) -> list[tuple[str, bool]]:
+        """Methods that never acted in a task, and whether that is a result like any other."""
+        found = []
+        for label in dict.fromkeys(name for task in self.tasks.values() for name in task.methods):
+            tasks = {key: task for key, task in self.tasks.items() if label in task.methods}
+            beside = stands_beside(label, {key: task.fired(label) for key, task in tasks.items()})
+            for key, task in tasks.items():
+                reason = task.idle(label)
+                if reason is not None:
+                    found.append((f"{key}, {label}: the method never acted ({reason})", beside))
+        return found
 
     def only(self, tasks: Sequence[str], methods: Sequence[str]) -> Run:
         """The part of the run that one command asked for."""
         kept = {label: self.methods[label] for label in self.methods if label in methods}
         parts = {
-            name: TaskRun(t.asked, kept, t.curve, t.answers)
+            name: TaskRun(t.asked, _of(t, kept), t.curve, t.answers, t.matched)
             for name, t in self.tasks.items()
             if name in tasks
         }
-        return Run(self.folder, self.model, kept, parts)
+        return Run(self.folder, self.model, kept, parts, self.commands, self.sweeps)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _of(task: TaskRun, kept: dict[str, Json | None]) -> dict[str, Json | None]:
+    """The methods that the command asked of this task."""
+    own = task.asked.methods
+    return (
+        kept if own is None else {label: m for label, m in kept.items() if label == VANILLA or label in own}
+    )
+
+
+def _asked(folder: Path, key: str, spec: Json, data: str | Path | None) -> Asked:
+    """A task of run.json, loaded again."""
+    name = spec.get("task", key)
+    where = data if data is not None else spec["data"]
+    try:
+        task = load_task(name, where, variant=spec.get("variant"), **spec.get("options", {}))
+        items = task.items(spec["limit"], spec["split"])
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{folder / MANIFEST}: task {key!r} cannot be loaded again: {error}") from error
+    return Asked(name, task, items, spec["split"], spec["limit"], spec["generation"], label=key)

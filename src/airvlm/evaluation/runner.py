@@ -29,20 +29,25 @@ def work(
 ) -> None:
     """Answer batch after batch; each is on disk before the next begins. `done` hears of every batch.
 
-    A batch that is answered in part runs again as a whole: in other company its numbers could round differently.
+    A batch that is answered in part runs again as a whole: among other rows its numbers could round differently.
     """
+    images: dict[str, Any] = {}
     for batch in batches:
         store.refresh()  # others may work on the same store
         if pending([batch], store):
-            store.extend(answer(vlm, batch))
+            store.extend(answer(vlm, batch, images))
         done(batch)
 
 
-def answer(vlm: Any, batch: Batch) -> list[Record]:
-    """One record a job, in order; never raises for a job that fails."""
+def answer(vlm: Any, batch: Batch, images: dict[str, Any] | None = None) -> list[Record]:
+    """One record a job, in order; never raises for a job that fails.
+
+    `images` holds the files that the batch before has read: the next one is mostly about the same.
+    """
     facts = ModelFacts.of(vlm)
+    images = {} if images is None else images
     try:
-        return _ask(vlm, batch, facts)
+        return _ask(vlm, batch, facts, images)
     except Exception as error:  # whatever it is, it belongs to an item, and the run goes on
         if len(batch.jobs) == 1:
             job = batch.jobs[0]
@@ -50,13 +55,15 @@ def answer(vlm: Any, batch: Batch) -> list[Record]:
     _free_memory()
     middle = len(batch.jobs) // 2
     halves = (batch.jobs[:middle], batch.jobs[middle:])
-    return [record for half in halves for record in answer(vlm, Batch(batch.label, batch.method, half))]
+    return [
+        record for half in halves for record in answer(vlm, Batch(batch.label, batch.method, half), images)
+    ]
 
 
-def _ask(vlm: Any, batch: Batch, facts: ModelFacts) -> list[Record]:
+def _ask(vlm: Any, batch: Batch, facts: ModelFacts, kept: dict[str, Any]) -> list[Record]:
     generation = dict(batch.jobs[0].question.generation)
     noise = generation.pop("noise", 0.0)
-    images = [noisy(image, noise) if noise else image for image in _pictures(batch)]
+    images = [noisy(image, noise) if noise else image for image in _images(batch, kept)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* did not act")  # counted in the table instead
         if generation.pop("protocol", "text") == "likelihood":
@@ -83,17 +90,19 @@ def _ask(vlm: Any, batch: Batch, facts: ModelFacts) -> list[Record]:
     ]
 
 
-def _pictures(batch: Batch) -> list[Any]:
-    """The jobs' pictures; a file that many of them ask about is read once."""
+def _images(batch: Batch, kept: dict[str, Any]) -> list[Any]:
+    """The jobs' images; a file that many of them ask about is read once, and kept for the next batch."""
     read: dict[str, Any] = {}
     images = []
     for job in batch.jobs:
-        image = job.image
+        image, key = job.image, job.question.picture
         if isinstance(image, str | Path) and Path(image).is_file():
-            if str(image) not in read:
-                read[str(image)] = load_picture(image)
-            image = read[str(image)]
+            if key not in read:
+                read[key] = kept[key] if key in kept else load_picture(image)
+            image = read[key]
         images.append(image)
+    kept.clear()
+    kept.update(read)
     return images
 
 
@@ -114,8 +123,8 @@ def _brief(report: Json) -> Json:
     short = {k: v for k, v in report.items() if k not in left_out and (v not in (None, [], (), {}, False))}
     if "crops" in short:
         short["crops"] = [
-            [[*crop["box"], round(crop["distance"], 4), crop["kept"]] for crop in picture]
-            for picture in short["crops"]
+            [[*crop["box"], round(crop["distance"], 4), crop["kept"]] for crop in image]
+            for image in short["crops"]
         ]
     return {**short, "fired": bool(report.get("fired"))}
 

@@ -1,7 +1,8 @@
 """What a difference between two methods is worth: paired bootstrap, McNemar, granularity, changed answers.
 
-All methods answer the same items, so everything is paired: one set of draws of pictures serves every method, and
-a difference is taken draw by draw. Knows nothing about models or where answers come from; numpy only.
+All methods answer the same items, so everything is paired: one set of draws of images serves every method, and a
+difference is taken draw by draw. Where there are too few images to draw from, there is no interval, and it says so.
+Knows nothing about models or where answers come from; numpy only.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from airvlm.tasks.base import Ratio, Scores
 __all__ = ["Draws", "Estimate", "Sample", "attainable", "changed", "mcnemar"]
 
 Array = NDArray[np.float64]
+FEW = 10  # images; resamples of fewer repeat each other, and their percentiles cover far less than they say
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval and standard error, both of the bootstrap over pictures."""
+    """A figure with its 95 % interval and standard error, both of the bootstrap over images.
+
+    They are nan where the images cannot tell them: see `trusted`.
+    """
 
     value: float
     low: float
@@ -31,12 +36,27 @@ class Estimate:
     n: int  # items that count
 
     @classmethod
-    def of(cls, value: float, draws: Array, n: int, level: float = 0.95) -> Estimate:
+    def of(
+        cls,
+        value: float,
+        draws: Array,
+        n: int,
+        level: float = 0.95,
+        *,
+        images: int | None = None,  # that were drawn from; None: enough
+        difference: bool = True,  # a figure without any spread (all right, none right) has no known error
+    ) -> Estimate:
         drawn = draws[np.isfinite(draws)]  # a draw may hold no mention at all, and then has no rate
-        if not len(drawn):
+        few = images is not None and images < FEW
+        if not len(drawn) or few or not (difference or np.ptp(drawn)):
             return cls(value, math.nan, math.nan, math.nan, n)
         low, high = np.percentile(drawn, [50 * (1 - level), 50 * (1 + level)])
         return cls(value, float(low), float(high), float(drawn.std()), n)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether there is an interval at all."""
+        return math.isfinite(self.error)
 
     @property
     def significant(self) -> bool:
@@ -45,9 +65,9 @@ class Estimate:
 
 
 class Draws:
-    """How often each of B resamples holds each picture: the same for every method, so that they stay paired.
+    """How often each of B resamples holds each image: the same for every method, so that they stay paired.
 
-    Items about one picture are drawn together: their answers are not independent.
+    Items about one image are drawn together: their answers are not independent.
     """
 
     def __init__(self, pictures: Sequence[str], draws: int = 2000, seed: int = 0) -> None:
@@ -68,8 +88,13 @@ class Sample:
         self.scores = scores
         self.draws = draws
         self._metrics = scores.metrics
-        self._pictures = _by_picture(scores, draws.pictures)
+        self._pictures = _by_image(scores, draws.pictures)
         self._drawn: dict[str, Array] = {}
+
+    @property
+    def images(self) -> int:
+        """How many units there are to draw from."""
+        return len(self.draws.pictures)
 
     def value(self, metric: str) -> float:
         return self._metrics[metric]
@@ -81,16 +106,20 @@ class Sample:
         return self._drawn[metric]
 
     def estimate(self, metric: str) -> Estimate:
-        return Estimate.of(self.value(metric), self.drawn(metric), self.scores.n)
+        return Estimate.of(
+            self.value(metric), self.drawn(metric), self.scores.n, images=self.images, difference=False
+        )
 
     def difference(self, baseline: Sample, metric: str) -> Estimate:
         """This minus the baseline, draw by draw."""
         value = self.value(metric) - baseline.value(metric)
-        return Estimate.of(value, self.drawn(metric) - baseline.drawn(metric), self.scores.n)
+        return Estimate.of(
+            value, self.drawn(metric) - baseline.drawn(metric), self.scores.n, images=self.images
+        )
 
 
-def _by_picture(scores: Scores, pictures: Sequence[str]) -> Scores:
-    """Counts added up picture by picture: resampling then works on as few rows as there are units."""
+def _by_image(scores: Scores, pictures: Sequence[str]) -> Scores:
+    """Counts added up image by image: resampling then works on as few rows as there are units."""
     row = {picture: g for g, picture in enumerate(pictures)}
     names = scores.names
     sums = np.zeros((len(pictures), len(names)))

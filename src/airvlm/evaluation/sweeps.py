@@ -1,8 +1,9 @@
 """Sweeps: one method with one thing varied at a time, on one task, beside vanilla.
 
-What varies is a field of the method, or what lies around it: the token cap, the disturbance of the pictures, the
-control that replaces a part of it. The paper's own sweeps have names. Answers go to the same store as evaluations', so
-that what is known already is not asked again. Knows nothing about drawing.
+What varies is a field of the method, or what lies around it: the token cap, the disturbance of the images, the control
+that replaces a part of it. The paper's own sweeps have names. A sweep is an evaluation: its answers and its run.json
+are those of `evaluate`, so that what is known already is not asked again, and `airvlm report` reads it. Knows nothing
+about drawing.
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import airvlm.methods as registry
-from airvlm.evaluation import BATCH_SIZE
-from airvlm.evaluation.evaluate import answer_all, first_curve
-from airvlm.evaluation.plan import Asked, ModelFacts
-from airvlm.evaluation.run import VANILLA, TaskRun
-from airvlm.evaluation.runner import work
-from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.plan import Asked
+from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.store import Json
 from airvlm.methods.air.config import AIR
 from airvlm.methods.air.controls import CONTROLS, control
-from airvlm.reporting.tables import metrics_json
+from airvlm.registry import split_commas
 
-__all__ = ["NAMED", "Setting", "Sweep", "ablate", "parse_sweep"]
+__all__ = ["NAMED", "Setting", "Sweep", "asked_by", "found_in", "noted", "parse_sweep"]
 
 RULES = ("tau", "keep", "quantile")  # AIR's ways to select crops
+Ask = Callable[
+    [int | None, float, str], Asked
+]  # token cap, noise and what to add to its name -> the task so asked
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,33 @@ class Setting:
     """One point of a sweep."""
 
     value: str  # as it is shown
-    method: Any  # the method at this point
+    label: str  # the method as `--method` spells it
+    method: Any = None  # the method at this point; None where it is read back
     max_new_tokens: int | None = None  # None: as the task has it
     noise: float = 0.0
+
+    @property
+    def around(self) -> str:
+        """What it adds to the task's name in a run."""
+        if self.max_new_tokens is not None:
+            return f", at most {self.max_new_tokens} tokens"
+        return f", noise {self.noise * 255:.0f}/255" if self.noise else ""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What varies, and over what; after `ablate`, also what came of it."""
+    """What varies, and over what; after an evaluation, also what came of it."""
 
     name: str
     settings: tuple[Setting, ...]
-    found: tuple[TaskRun, ...] = ()  # one a setting; the method's label in it is the setting's value
+    found: tuple[TaskRun, ...] = ()  # one a setting
 
     def to_json(self) -> Json:
         """{value: {"vanilla" | "method": {metric: {"value", "low", "high", "n"}}}}"""
         return {
             setting.value: {
-                VANILLA: metrics_json(task, VANILLA),
-                "method": metrics_json(task, setting.value),
+                VANILLA: task.figures_json(VANILLA),
+                "method": task.figures_json(setting.label),
             }
             for setting, task in zip(self.settings, self.found)
         }
@@ -62,16 +70,15 @@ class Sweep:
     def tables(self) -> list[TaskRun]:
         """What can stand in one table: the points that share a vanilla."""
         together: dict[str, TaskRun] = {}
-        for task in self.found:
-            key = repr(task.asked.generation)
-            held = together.setdefault(key, replace(task, methods={}))
-            held.methods |= task.methods
+        for setting, task in zip(self.settings, self.found):
+            held = together.setdefault(task.asked.key, replace(task, methods={VANILLA: None}))
+            held.methods[setting.label] = task.methods[setting.label]
         return list(together.values())
 
     def problems(self) -> list[str]:
         """As of any run; that a point did not act is a finding, that none acted is a problem."""
-        found = [p for task in self.tables for p in task.problems() if "never acted" not in p]
-        fired = [task.fired(s.value) for s, task in zip(self.settings, self.found) if s.method is not None]
+        found = [problem for task in self.tables for problem in task.problems()]
+        fired = [task.fired(s.label) for s, task in zip(self.settings, self.found)]
         if fired and all(count == 0 for count in fired):
             found.append(f"{self.name}: the method never acted, at any value")
         return found
@@ -83,59 +90,71 @@ def parse_sweep(text: str, method: str, depth: int) -> Sweep:
     if not equals:
         if name not in NAMED:
             raise ValueError(f"--sweep {text}: write field=value,value, or one of {', '.join(NAMED)}")
-        return Sweep(name, tuple(NAMED[name](method, depth)))
-    values = _split(rest)
+        return _checked(text, Sweep(name, tuple(NAMED[name](method, depth))))
+    values = split_commas(rest)
     if not values:
         raise ValueError(f"--sweep {text}: no values")
+    if len(set(values)) < len(values):
+        raise ValueError(f"--sweep {text}: the same value is given twice")
     if name == "max_new_tokens":
-        return Sweep(name, tuple(_lengths(method, [int(value) for value in values])))
-    if name == "noise_on_picture":
-        return Sweep(name, tuple(_disturbed(method, values)))
-    return Sweep(name, tuple(_fields(method, name, values)))
+        return Sweep(name, tuple(_lengths(method, [_count(value, text) for value in values])))
+    if name in ("noise_on_image", "noise_on_picture"):  # the second is how it was spelled before
+        return Sweep(name, tuple(_disturbed(method, values, text)))
+    return _checked(text, Sweep(name, tuple(_fields(method, name, values))))
 
 
-def ablate(
-    vlm: Any,
-    ask: Callable[[int | None, float], Asked],  # token cap and noise -> the task's items with them
-    sweeps: Sequence[Sweep],
-    out: str | Path,
-    *,
-    batch_size: int = BATCH_SIZE,
-    curve: bool = True,
-    progress: bool = True,
-) -> list[Sweep]:
-    """Answer what the sweeps ask and is not yet known in `out`; the sweeps with what was found."""
-    model = ModelFacts.of(vlm)
-    asked: dict[tuple[int | None, float], Asked] = {}
+def _checked(text: str, sweep: Sweep) -> Sweep:
+    """A sweep in which something varies."""
+    kinds = {(s.method, s.max_new_tokens, s.noise) for s in sweep.settings}
+    if len(kinds) == 1 < len(sweep.settings):
+        raise ValueError(f"--sweep {text}: all its values are one and the same setting of the method")
+    return sweep
+
+
+def _count(value: str, text: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"--sweep {text}: {value} is no number of tokens; give whole numbers from 1")
+    return int(value)
+
+
+def asked_by(sweeps: Sequence[Sweep], ask: Ask) -> list[Asked]:
+    """The tasks that the sweeps ask, each with the methods that answer it."""
+    found: dict[str, Asked] = {}
     for sweep in sweeps:
         for s in sweep.settings:
-            if (s.max_new_tokens, s.noise) not in asked:
-                asked[s.max_new_tokens, s.noise] = ask(s.max_new_tokens, s.noise)
-    controls = {key: first_curve(one) if curve else {} for key, one in asked.items()}
-    with Store(out) as store:
-        plan = []
-        for key, one in asked.items():
-            here = [s for sweep in sweeps for s in sweep.settings if (s.max_new_tokens, s.noise) == key]
-            methods = {s.value: s.method for s in here}
-            plan.append((one, {VANILLA: None, **methods, **controls[key]}))
-        answer_all(
-            lambda todo, store, done: work(vlm, todo, store, done),
-            plan,
-            model,
-            store,
-            batch_size=batch_size,
-            progress=progress,
-        )
-        results = []
-        for sweep in sweeps:
-            found = []
-            for s in sweep.settings:
-                key = (s.max_new_tokens, s.noise)
-                methods = {VANILLA: None, s.value: None if s.method is None else s.method.to_json()}
-                drawn = {label: point.to_json() for label, point in controls[key].items()}
-                found.append(TaskRun.of(asked[key], methods, drawn, store, model.fingerprint))
-            results.append(replace(sweep, found=tuple(found)))
-        return results
+            if s.around not in found:
+                found[s.around] = replace(ask(s.max_new_tokens, s.noise, s.around), methods={})
+            one = found[s.around]
+            found[s.around] = replace(one, methods={**(one.methods or {}), s.label: s.method})
+    return list(found.values())
+
+
+def noted(sweeps: Sequence[Sweep], asked: Sequence[Asked], method: str, key: str) -> Json:
+    """What run.json says about the sweeps; `key` is the task's name in the run, without what lies around."""
+    keys = {one.key for one in asked}
+    return {
+        f"{key}, {method}: {sweep.name}": {
+            "varies": sweep.name,
+            "points": [
+                {"value": s.value, "label": s.label, "task": key + s.around}
+                for s in sweep.settings
+                if key + s.around in keys
+            ],
+        }
+        for sweep in sweeps
+    }
+
+
+def found_in(run: Run) -> dict[str, Sweep]:
+    """The sweeps of a run, by the names that run.json has for them; those whose answers are there."""
+    found = {}
+    for name, noted_ in run.sweeps.items():
+        points = [p for p in noted_["points"] if p["task"] in run.tasks]
+        points = [p for p in points if p["label"] in run.tasks[p["task"]].methods]
+        if points:
+            settings = tuple(Setting(p["value"], p["label"]) for p in points)
+            found[name] = Sweep(noted_["varies"], settings, tuple(run.tasks[p["task"]] for p in points))
+    return found
 
 
 # -- the paper's sweeps: method as spelled, depth of the decoder -> settings
@@ -149,12 +168,20 @@ def _layers(method: str, depth: int) -> list[Setting]:
 
 def _lengths(method: str, caps: Sequence[int]) -> list[Setting]:
     chosen = registry.parse_method(method)
-    return [Setting(f"max_new_tokens={cap}", chosen, max_new_tokens=cap) for cap in caps]
+    return [Setting(f"max_new_tokens={cap}", method, chosen, max_new_tokens=cap) for cap in caps]
 
 
-def _disturbed(method: str, deltas: Sequence[str]) -> list[Setting]:
-    chosen = registry.parse_method(method)
-    return [Setting(f"noise_on_picture={delta}", chosen, noise=float(Fraction(delta))) for delta in deltas]
+def _disturbed(method: str, deltas: Sequence[str], text: str = "noise") -> list[Setting]:
+    chosen, found = registry.parse_method(method), []
+    for delta in deltas:
+        try:
+            noise = float(Fraction(delta))
+        except (ValueError, ZeroDivisionError):
+            noise = -1.0
+        if not 0 <= noise <= 1:
+            raise ValueError(f"--sweep {text}: {delta} is no share of the full scale, as 4/255 is")
+        found.append(Setting(f"noise_on_image={delta}", method, chosen, noise=noise))
+    return found
 
 
 def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
@@ -162,14 +189,23 @@ def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
     taken = "|".join(RULES if field in RULES else (re.escape(field),))
     base = re.sub(rf"([:,]\s*)(?:{taken})\s*=\s*(?:\([^)]*\)|[^,]*)", r"\1", method)
     base += "" if base.endswith((":", ",")) else "," if "=" in base else ":"
-    return [Setting(f"{field}={value}", registry.parse_method(f"{base}{field}={value}")) for value in values]
+    spelled = {value: f"{base}{field}={value}" for value in values}
+    return [
+        Setting(f"{field}={value}", label, registry.parse_method(label)) for value, label in spelled.items()
+    ]
 
 
 def _controls(method: str, names: Sequence[str]) -> list[Setting]:
     chosen = registry.parse_method(method)
     if not isinstance(chosen, AIR):
         raise ValueError(f"{method} is no reading of AIR: the paper's components and controls are AIR's")
-    return [Setting("as it is", chosen), *(Setting(name, control(name, chosen)) for name in names)]
+    name, colon, fields = method.partition(":")
+    # a control of air has a name of its own; one of another reading is named after both
+    labels = {n: f"air-{n}{colon}{fields}" if name == "air" else f"{method} ({n})" for n in names}
+    return [
+        Setting("as it is", method, chosen),
+        *(Setting(n, label, control(n, chosen)) for n, label in labels.items()),
+    ]
 
 
 NAMED: dict[str, Callable[[str, int], list[Setting]]] = {
@@ -183,15 +219,3 @@ NAMED: dict[str, Callable[[str, int], list[Setting]]] = {
     "controls": lambda m, depth: _controls(m, list(CONTROLS)),
     "noise": lambda m, depth: _disturbed(m, ["0", "4/255", "8/255", "16/255"]),
 }
-
-
-def _split(text: str) -> list[str]:
-    """At commas outside parentheses."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]

@@ -16,7 +16,7 @@ import numpy as np
 from airvlm.evaluation.statistics import Array, Estimate, Sample
 from airvlm.tasks.base import Scores
 
-__all__ = ["TRADE_OFFS", "AtEqual", "TradeOff", "against_curve", "trade_off_of"]
+__all__ = ["TRADE_OFFS", "AtEqual", "TradeOff", "against_curve", "at_best", "trade_off_of"]
 
 
 @dataclass(frozen=True)
@@ -54,44 +54,66 @@ class AtEqual:
     y: str
     at: float  # the method's own x, where it is compared
     expected: float  # the curve there
-    difference: Estimate  # the method minus the curve, paired over pictures
+    difference: Estimate  # the method minus the curve, paired over images
     inside: bool  # False: the curve does not reach the method's x, and its nearest end was taken
 
 
-def against_curve(method: Sample, curve: Sequence[Sample], x: str, y: str) -> AtEqual:
-    """The method minus the curve at the method's own x.
+def against_curve(method: Sample, curve: Sequence[Sample], x: str, y: str, vanilla: int = 0) -> AtEqual:
+    """The method minus what the control buys at best at the method's own x.
 
-    Every draw of pictures recomputes the method *and* the whole curve, so that the interval holds the doubt of both.
+    `curve` is in the order of its bias, and `vanilla` is the place of bias 0 in it. Every draw of images recomputes the
+    method *and* the whole curve, so that the interval holds the doubt of both.
     """
     if len(curve) < 2:
         raise ValueError("a curve needs two points: vanilla and at least one bias")
+    definitions = method.scores.definitions
+    sign = 1.0 if definitions[y].better == "lower" else -1.0  # below, less is better
+    needed = definitions[x].better == "higher"  # more of x is as good; of a yes-ratio it is not
+
+    def distance(xs: Array, ys: Array, own_x: Array, own_y: Array) -> tuple[Array, Array]:
+        """xs and ys (B, P), own (B,) -> the distance from the control, and what the control reaches: (B,) each."""
+        best = at_best(own_x, xs, sign * ys, needed)
+        behind = sign * ys[:, vanilla] - at_best(xs[:, vanilla], xs, sign * ys, needed)
+        return sign * _beyond(sign * own_y - best, behind) + 0.0, sign * best
+
     at = method.value(x)
     xs = np.array([[point.value(x) for point in curve]])
     ys = np.array([[point.value(y) for point in curve]])
-    expected = float(_interpolate(np.array([at]), xs, ys)[0])
+    value, expected = distance(xs, ys, np.array([at]), np.array([method.value(y)]))
     drawn_xs = np.stack([point.drawn(x) for point in curve], axis=1)  # (B, P)
     drawn_ys = np.stack([point.drawn(y) for point in curve], axis=1)  # (B, P)
-    drawn = method.drawn(y) - _interpolate(method.drawn(x), drawn_xs, drawn_ys)  # (B,)
+    drawn, _ = distance(drawn_xs, drawn_ys, method.drawn(x), method.drawn(y))
     return AtEqual(
         x,
         y,
         at,
-        expected,
-        Estimate.of(method.value(y) - expected, drawn, method.scores.n),
+        float(expected[0]),
+        Estimate.of(float(value[0]), drawn, method.scores.n, images=method.images),
         inside=bool(math.isfinite(at) and xs.min() <= at <= xs.max()),
     )
 
 
-def _interpolate(x: Array, xs: Array, ys: Array) -> Array:
-    """Piecewise linear, a curve of its own in every row: x (B,), xs and ys (B, P) in any order -> (B,).
+def _beyond(distance: Array, behind: Array) -> Array:
+    """The part of a distance that is neither the control's nor vanilla's own.
 
-    Beyond the ends the curve is taken as flat: extrapolating between two near points would invent a slope.
+    Where the control improves on vanilla for nothing (`behind` > 0, a fold in the curve), a method gains only below the
+    control, and loses only above vanilla's own distance: whoever changes nothing is at exactly 0.
     """
-    order = np.argsort(xs, axis=1, kind="stable")
-    xs, ys = np.take_along_axis(xs, order, 1), np.take_along_axis(ys, order, 1)
-    left = np.clip((xs <= x[:, None]).sum(axis=1) - 1, 0, xs.shape[1] - 2)[:, None]
-    x0, x1 = (np.take_along_axis(xs, left + i, 1)[:, 0] for i in (0, 1))
-    y0, y1 = (np.take_along_axis(ys, left + i, 1)[:, 0] for i in (0, 1))
-    width = x1 - x0
-    t = np.where(width > 0, (x - x0) / np.where(width > 0, width, 1.0), 0.5)
-    return np.asarray(y0 + np.clip(t, 0.0, 1.0) * (y1 - y0))
+    return np.where(distance < 0, distance, np.maximum(distance - np.maximum(behind, 0.0), 0.0)) + 0.0
+
+
+def at_best(x: Array, xs: Array, ys: Array, needed: bool) -> Array:
+    """The least y that the control reaches at x, a curve of its own in every row: x (B,), xs and ys (B, P) -> (B,).
+
+    The points are joined in their order. needed: at x or more, since nobody minds more recall; else at x itself. Beyond
+    its ends the curve is taken as flat: extrapolating between two near points would invent a slope.
+    """
+    x = np.clip(x, xs.min(axis=1), xs.max(axis=1))[:, None]
+    reached = xs >= x if needed else xs == x
+    points = np.where(reached, ys, np.inf)
+    x0, x1, y0, y1 = xs[:, :-1], xs[:, 1:], ys[:, :-1], ys[:, 1:]
+    crossed = (np.minimum(x0, x1) < x) & (x < np.maximum(x0, x1))
+    t = (x - x0) / np.where(crossed, x1 - x0, 1.0)
+    between = np.where(crossed, y0 + t * (y1 - y0), np.inf)
+    best = np.minimum(points.min(axis=1), between.min(axis=1))
+    return np.where(np.isfinite(best), best, np.nan)

@@ -12,7 +12,9 @@ import numpy as np
 
 from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.statistics import Estimate
-from airvlm.reporting.plots import Point, Series, forest, scatter
+from airvlm.evaluation.sweeps import found_in
+from airvlm.reporting.plots import Point, Series, available, forest, scatter
+from airvlm.reporting.sweep_plot import sweep_svg
 
 __all__ = ["figures"]
 
@@ -20,7 +22,9 @@ BINS = 4
 
 
 def figures(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(caption, SVG) of everything that can be drawn."""
+    """(caption, SVG) of everything that can be drawn; nothing where matplotlib is missing."""
+    if not available():
+        return []
     drawn = []
     for run in runs:
         model = str(run.model["name"]).rstrip("/").rsplit("/", 1)[-1]
@@ -30,18 +34,22 @@ def figures(runs: Sequence[Run]) -> list[tuple[str, str]]:
         for name, task in run.tasks.items():
             known = set(task.scores(VANILLA).definitions)
             if {"CHAIR_S", "recall"} <= known:
-                said = "The dashed curve is drawn by a bias on the end token alone; a method earns its keep below it."
+                said = (
+                    "The dashed line is the EOS-bias curve: what saying less buys. A method gains below it."
+                )
                 drawn.append(
                     (f"{name}, {model}: CHAIR_S over recall. {said}", _trade(task, "recall", "CHAIR_S"))
                 )
                 drawn.append((f"{name}, {model}: CHAIR_I of short and long answers.", _by_length(task)))
             if {"precision", "recall", "yes_ratio"} <= known:
-                said = (
-                    "The dashed curve is drawn by a bias on yes against no; a method earns its keep above it."
-                )
+                said = "The dashed line is drawn by a bias on yes against no alone. A method gains above it."
                 drawn.append(
                     (f"{name}, {model}: precision over recall. {said}", _trade(task, "recall", "precision"))
                 )
+        for name, sweep in found_in(run).items():
+            drawn.append(
+                (f"{name}, {model}: what a sweep found, with 95 % intervals.", sweep_svg(sweep, name))
+            )
     drawn.append(("CHAIR_S by the cap on new tokens.", _by_cap(runs)))
     return [(caption, svg) for caption, svg in drawn if svg]
 
@@ -78,11 +86,15 @@ def _trade(task: TaskRun, x: str, y: str) -> str:
     series = []
     if len(samples) > 1:
         points = tuple(Point(sample.value(x), sample.value(y)) for sample in samples)
-        series.append(Series("bias on one token", points, line=True, style=8))
+        series.append(
+            Series(
+                "EOS-bias curve" if y.startswith("CHAIR") else "yes-bias curve", points, line=True, style=8
+            )
+        )
     for n, label in enumerate((VANILLA, *_others(task))):
         sample = task.sample(label)
         estimate = sample.estimate(y)
-        point = Point(sample.value(x), estimate.value, estimate.low, estimate.high, label)
+        point = Point(sample.value(x), estimate.value, estimate.low, estimate.high)
         series.append(Series(label, (point,), style=n % 8))
     return scatter(f"{y} over {x}", f"{x} (%)", f"{y} (%)", series)
 
@@ -109,7 +121,7 @@ def _by_length(task: TaskRun) -> str:
             ]
             value = task.scores(label).only(inside).metrics["CHAIR_I"] if inside else math.nan
             middle = float(np.mean([lengths[label][i] for i in inside])) if inside else math.nan
-            points.append(Point(middle, value, label=f"{label}, {len(inside)} answers"))
+            points.append(Point(middle, value))
         series.append(Series(label, tuple(points), line=True, style=n % 8))
     return scatter("CHAIR_I by length", "words in the answer", "CHAIR_I (%)", series)
 

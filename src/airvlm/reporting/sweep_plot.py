@@ -1,30 +1,41 @@
-"""Curves of a sweep, as a picture: each leading metric over what varies, with 95 % intervals, vanilla beside it.
+"""The curves of a sweep: each leading metric over what varies, with 95 % intervals, vanilla beside it.
 
-Needs `airvlm[plots]`. Knows nothing about how sweeps are answered.
+Knows what a sweep found; nothing about how sweeps are answered.
 """
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from airvlm.evaluation.run import VANILLA
-from airvlm.evaluation.statistics import Estimate
 from airvlm.evaluation.sweeps import Sweep
+from airvlm.reporting.plots import Point, figure, intervals, to_svg
 
-__all__ = ["draw_sweep"]
+__all__ = ["draw_sweep", "sweep_svg"]
 
 PANELS = 3  # leading metrics that are drawn
+GREY, BLUE = "#888888", "#1f5fa8"
 
 
 def draw_sweep(sweep: Sweep, path: Path) -> Path:
-    """Write the sweep's curves to `path`."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'airvlm[plots]'") from error
+    """Write the sweep's curves to `path`, in the format that its name says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with figure(3.2, 3.4 * PANELS) as drawn:
+        _panels(drawn, sweep, 1, PANELS)
+        drawn.savefig(path, dpi=150)
+    return path
+
+
+def sweep_svg(sweep: Sweep, title: str) -> str:
+    """The sweep's curves, one below the other, for a page."""
+    with figure(2.1 * PANELS) as drawn:
+        _panels(drawn, sweep, PANELS, 1)
+        return to_svg(drawn, title)
+
+
+def _panels(drawn: Any, sweep: Sweep, rows: int, columns: int) -> None:
     task = sweep.found[0]
     names = list(task.scores(VANILLA).definitions)[:PANELS]
     ticks = [setting.value.partition("=")[2] or setting.value for setting in sweep.settings]
@@ -32,35 +43,37 @@ def draw_sweep(sweep: Sweep, path: Path) -> Path:
     scale = [n for n in numbers if n is not None]
     numeric = len(scale) == len(ticks) > 1
     xs = scale if numeric else [float(i) for i in range(len(ticks))]
-    figure = Figure(figsize=(3.6 * len(names), 3.4), layout="constrained")
-    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    panels = drawn.subplots(rows, columns, squeeze=False).flatten()
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
     for axes, name in zip(panels, names):
-        method = [t.sample(s.value).estimate(name) for s, t in zip(sweep.settings, sweep.found)]
+        method = [t.sample(s.label).estimate(name) for s, t in zip(sweep.settings, sweep.found)]
         vanilla = [t.sample(VANILLA).estimate(name) for t in sweep.found]
-        _line(axes, xs, vanilla, "vanilla", "#888888", joined=True)
-        _line(axes, xs, method, "method", "#1f5fa8", joined=numeric)
+        for label, found, colour, joined in (
+            ("vanilla", vanilla, GREY, True),
+            ("method", method, BLUE, numeric),
+        ):
+            points = [Point(x, e.value, e.low, e.high) for x, e in zip(xs, found)]
+            intervals(axes, points, colour)
+            axes.plot(
+                xs,
+                [p.y for p in points],
+                label=label,
+                color=colour,
+                marker="o",
+                markersize=4,
+                linestyle="-" if joined else "none",
+                linewidth=1.2,
+            )
         axes.set_title(name)
-        axes.set_xlabel(sweep.name)
-        axes.grid(alpha=0.25)
         if not numeric or len(ticks) <= 8:
             slanted = max(map(len, ticks)) > 5
             axes.set_xticks(xs, ticks, rotation=35 if slanted else 0, ha="right" if slanted else "center")
+    panels[len(names) - 1].set_xlabel(sweep.name)
     panels[0].set_ylabel("%")
-    panels[0].legend(frameon=False)
-    figure.suptitle(f"{task.asked.name}, {task.asked.split} split, {len(task.items)} items", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
-
-
-def _line(axes: Any, xs: list[float], found: list[Estimate], label: str, colour: str, joined: bool) -> None:
-    ys = [estimate.value for estimate in found]
-    below = [max(0.0, e.value - e.low) if math.isfinite(e.low) else 0.0 for e in found]
-    above = [max(0.0, e.high - e.value) if math.isfinite(e.high) else 0.0 for e in found]
-    line = "-" if joined else "none"
-    axes.errorbar(
-        xs, ys, yerr=[below, above], label=label, color=colour, marker="o", ls=line, ms=4, capsize=2
-    )
+    handles, labels = panels[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
+    drawn.suptitle(f"{task.asked.key}, {len(task.items)} items", fontsize=8, x=0.01, ha="left")
 
 
 def _number(text: str) -> float | None:

@@ -22,7 +22,6 @@ __all__ = [
     "columns",
     "legend",
     "markdown",
-    "metrics_json",
     "problem_table",
     "rich_tables",
     "to_json",
@@ -135,22 +134,8 @@ def problem_table(problems: Sequence[str]) -> Table:
 def to_json(run: Run) -> Json:
     """{task: {method: {metric: {"value", "low", "high", "n"}}}}, in the tasks' own units (percent)."""
     return {
-        name: {label: metrics_json(task, label) for label in task.methods} for name, task in run.tasks.items()
+        name: {label: task.figures_json(label) for label in task.methods} for name, task in run.tasks.items()
     }
-
-
-def metrics_json(task: TaskRun, label: str) -> Json:
-    """{metric: {"value", "low", "high", "n"}} of one method."""
-    sample = task.sample(label)
-    found = {name: sample.estimate(name) for name in sample.scores.definitions}
-    for y, at in task.at_equal(label).items():
-        found[f"{y}_at_equal_{at.x}"] = at.difference
-    return {name: _values(estimate) for name, estimate in found.items()}
-
-
-def _values(estimate: Estimate) -> Json:
-    values = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {**{k: v if math.isfinite(v) else None for k, v in values.items()}, "n": estimate.n}
 
 
 def _title(task: TaskRun) -> str:

@@ -1,0 +1,69 @@
+"""`airvlm serve` as a process: where it may listen, and what a stop does to accepted requests."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from PIL import Image
+
+from airvlm import cli
+from tests.serve.conftest import content
+
+
+def test_an_address_that_others_reach_needs_a_key(capsys) -> None:
+    assert cli.run(["serve", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "--api-key" in capsys.readouterr().err
+
+
+def test_a_stop_under_load_loses_no_accepted_request() -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "airvlm", "serve", "--model", "tiny", "--port", "0", "--max-batch", "2"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        lines: list[str] = []
+        assert server.stderr is not None
+        for line in server.stderr:
+            lines.append(line)
+            if found := re.search(r"running on (http://\S+)", line):
+                break
+        else:
+            raise AssertionError("".join(lines))
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        address = found[1]
+        question = "Please describe this image in detail."
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": content(Image.new("RGB", (64, 64), "green"), question)}],
+        }
+
+        def post(_: int) -> int:
+            try:
+                return httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120).status_code
+            except httpx.ConnectError:  # never accepted
+                return 0
+
+        assert post(0) == 200
+        with ThreadPoolExecutor(8) as clients:
+            answers = [clients.submit(post, i) for i in range(8)]
+            waiting = re.compile(r"^airvlm_(queue|running) ([\d.]+)", re.M)
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                counted = waiting.findall(httpx.get(f"{address}/metrics", timeout=60).text)
+                if sum(float(n) for _, n in counted) >= 4 or all(a.done() for a in answers):
+                    break
+            server.send_signal(signal.SIGTERM)
+            codes = [a.result() for a in answers]
+        assert set(codes) <= {200, 0}
+        assert codes.count(200) >= 4
+        assert server.wait(60) in (0, -signal.SIGTERM)
+    finally:
+        server.kill()
+        server.wait()
