@@ -6,7 +6,7 @@ Layout and events alone; what is shown is page.py. Needs `airvlm[web]`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,17 @@ EXAMPLES = 8
 LEGEND = "Marked: differs from vanilla. Underlined in red: not in the image (known for the built-in scenes)."
 
 
-class _Upload(gr.Image):
-    """An image whose file may turn out to be none: the visitor is told, and the page goes on."""
+def _or_told(preprocess: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A visitor whose file is no image is told so, in place of gradio's traceback."""
 
-    def preprocess(self, payload: Any) -> Any:
+    def told(payload: Any) -> Any:
         try:
-            return super().preprocess(payload)
+            return preprocess(payload)
         except Exception as error:
-            raise gr.Error(
-                "Give a PNG, JPEG, WebP, GIF or BMP file.",
-                title="This file is no image",
-                print_exception=False,
-            ) from error
+            message = "This file is no image: give a PNG, JPEG, WebP, GIF or BMP."
+            raise gr.Error(message, print_exception=False) from error
 
-    def get_block_name(self) -> str:
-        return "image"  # the browser's part is gradio's own
+    return told
 
 
 def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -> gr.Blocks:
@@ -94,7 +90,8 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
         scene = gr.State(None)
         with gr.Row():
             with gr.Column(scale=2, min_width=300):
-                image = _Upload(type="filepath", label="Image", height=320, elem_id="image")
+                image = gr.Image(type="filepath", label="Image", height=320, elem_id="image")
+                image.preprocess = _or_told(image.preprocess)
                 if scenes:
                     gallery = gr.Gallery(
                         [str(s.path) for s in scenes.values()],
