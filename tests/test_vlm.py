@@ -1,6 +1,11 @@
 """VLM: what a person can ask, and that asking in one way equals asking in another."""
 
+import base64
+import gc
+import io
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,7 @@ import torch
 from PIL import Image
 
 from airvlm.hooks.run import NeverFired
+from airvlm.hooks.turns import ModelBusy
 from airvlm.images.load import BadImage
 from airvlm.images.prompts import DESCRIBE
 from airvlm.methods import AIR
@@ -45,8 +51,11 @@ class Chatting:
         return self.inner(**arguments)
 
     def apply_chat_template(self, messages: Any, **_: Any) -> str:
-        words = [part.get("text", "<image>") for part in messages[0]["content"]]
-        return " ".join(["USER:", *words, "ASSISTANT:"])
+        names = {"system": ".", "user": "USER:", "assistant": "ASSISTANT:"}
+        words = []
+        for turn in messages:
+            words += [names[turn["role"]], *(part.get("text", "<image>") for part in turn["content"])]
+        return " ".join([*words, "ASSISTANT:"])
 
 
 def tiny(family: str) -> VLM:
@@ -132,6 +141,62 @@ def test_a_stream_left_early_ends_its_generation(vlm: VLM) -> None:
     next(stream)
     stream.close()
     assert not vlm.model._forward_pre_hooks
+
+
+def test_a_dropped_stream_ends_its_generation_and_frees_the_model(vlm: VLM) -> None:
+    stream = vlm.stream(picture(1), QUESTION, max_new_tokens=4000)
+    next(stream)
+    del stream
+    gc.collect()
+    assert vlm.turns.waiting == 0
+
+
+def test_streams_read_in_turn_do_not_disturb_each_other(vlm: VLM) -> None:
+    asked = [(picture(1), METHOD), (picture(2), None), (picture(3), AIR())]
+    expected = [vlm.ask(image, QUESTION, method=method, max_new_tokens=8).text for image, method in asked]
+    streams = [vlm.stream(image, QUESTION, method=method, max_new_tokens=8) for image, method in asked]
+    texts = [""] * len(streams)
+    for pieces in zip_longest(*streams, fillvalue=""):
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+    assert [text.strip() for text in texts] == expected
+
+
+def test_a_question_during_a_stream_waits_for_its_generation(vlm: VLM) -> None:
+    stream = vlm.stream(picture(1), QUESTION, method=METHOD, max_new_tokens=20)
+    first = next(stream)
+    between = vlm.ask(picture(2), QUESTION, max_new_tokens=6).text
+    text = first + "".join(stream)
+    assert between == vlm.ask(picture(2), QUESTION, max_new_tokens=6).text
+    assert text.strip() == vlm.ask(picture(1), QUESTION, method=METHOD, max_new_tokens=20).text
+
+
+def test_threads_get_the_answers_that_they_would_get_alone(vlm: VLM) -> None:
+    methods = [None, METHOD, AIR(), VCD(alpha=0.5)]
+    jobs = [(seed, method) for seed in range(4) for method in methods]
+    alone = [vlm.ask(picture(seed), QUESTION, method=method, max_new_tokens=6).text for seed, method in jobs]
+    vlm.encoder.forget()
+    with ThreadPoolExecutor(4) as pool:
+
+        def answer(job: tuple[int, Any]) -> str:
+            seed, method = job
+            if (seed + methods.index(method)) % 3 == 0:
+                return "".join(vlm.stream(picture(seed), QUESTION, method=method, max_new_tokens=6)).strip()
+            return vlm.ask(picture(seed), QUESTION, method=method, max_new_tokens=6).text
+
+        together = list(pool.map(answer, jobs))
+    assert together == alone
+    assert not vlm.model._forward_pre_hooks and "generate" not in vlm.model.__dict__
+    assert vlm.turns.waiting == 0
+
+
+def test_a_call_from_inside_a_call_is_refused_instead_of_waiting_for_itself(vlm: VLM) -> None:
+    def inside(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        vlm.ask(picture(2), QUESTION, max_new_tokens=1)
+        return scores
+
+    with pytest.raises(ModelBusy, match="from inside a call"):
+        vlm.ask(picture(1), QUESTION, max_new_tokens=2, logits_processor=[inside])
+    assert vlm.turns.waiting == 0
 
 
 def test_an_error_while_streaming_reaches_the_reader(vlm: VLM) -> None:
@@ -242,3 +307,108 @@ def test_a_question_cannot_smuggle_in_a_picture(vlm: VLM) -> None:
 def test_several_sequences_are_refused(vlm: VLM) -> None:
     with pytest.raises(ValueError, match="num_return_sequences"):
         vlm.ask(picture(1), QUESTION, num_return_sequences=2, num_beams=2)
+
+
+# -- conversations, stop strings, sampling, errors
+
+
+def test_chat_writes_every_turn_in_the_models_own_form() -> None:
+    vlm = tiny("llava")
+    messages = [
+        {
+            "role": "user",
+            "content": [{"type": "image", "image": picture(1)}, {"type": "text", "text": "what"}],
+        },
+        {"role": "assistant", "content": "a dog ."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": data_uri(picture(2))}},
+                {"type": "text", "text": "and this ?"},
+            ],
+        },
+    ]
+    answer = vlm.chat(messages, system="describe the image", method=AIR(), max_new_tokens=4)
+    said = ". describe the image USER: <image> what ASSISTANT: a dog . USER: <image> and this ? ASSISTANT:"
+    assert answer.prompt == said
+    assert answer.report is not None and len(answer.report.crops) == 2
+    turns = [{"role": "system", "content": "describe the image"}, *messages]
+    for turn in turns[1:]:
+        if isinstance(turn["content"], list):
+            turn["content"][0] = {"type": "image"}
+    assert answer.text == vlm.ask([picture(1), picture(2)], turns, method=AIR(), max_new_tokens=4).text
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ("what ?", "list of turns"),
+        ([{"role": "user"}], "turn 0"),
+        ([{"role": "user", "content": 7}], "turn 0"),
+        ([{"role": "user", "content": ["what"]}], "turn 0"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "holds no image"),
+        ([{"role": "assistant", "content": "a dog"}], "end with the user"),
+    ],
+)
+def test_a_conversation_that_cannot_be_read_is_refused(vlm: VLM, messages: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        vlm.chat(messages)
+
+
+def data_uri(image: Image.Image) -> str:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def test_stop_strings_end_an_answer_and_are_left_out(vlm: VLM) -> None:
+    whole = vlm.ask(picture(1), QUESTION, max_new_tokens=12).text
+    words = whole.split()
+    stop = f" {words[2]}"
+    expected = whole[: whole.index(stop)].strip()
+    asked = {"max_new_tokens": 12, "stop_strings": [stop, "never said"]}
+    answer = vlm.ask(picture(1), QUESTION, **asked)
+    assert (answer.text, answer.finished) == (expected, True)
+    assert answer.tokens < 12
+    assert "".join(vlm.stream(picture(1), QUESTION, **asked)).strip() == expected
+    rows = [(picture(1), QUESTION), (picture(2), QUESTION)]
+    first, second = vlm.batch(rows, progress=False, **asked)
+    assert (first.text, first.tokens, first.finished) == (expected, answer.tokens, True)
+    assert second.text == vlm.ask(picture(2), QUESTION, **asked).text
+
+
+def test_a_seed_makes_sampling_repeatable_and_leaves_the_generator_alone(vlm: VLM) -> None:
+    def draw(**options: Any) -> str:
+        return vlm.ask(picture(1), QUESTION, max_new_tokens=12, **options).text
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    one = draw(temperature=2.0, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert one == draw(temperature=2.0, seed=1) != draw(temperature=2.0, seed=2)
+    assert draw(temperature=0) == draw() == draw(seed=3)
+
+
+def test_a_bad_image_of_a_batch_is_named_or_kept(vlm: VLM) -> None:
+    rows = [(picture(1), "what ?"), (b"no image", "what ?"), (picture(2), ""), (picture(2), "what ?")]
+    with pytest.raises(BadImage, match="request 1: 8 bytes"):
+        list(vlm.batch(rows, max_new_tokens=2, progress=False))
+    answers = list(vlm.batch(rows, max_new_tokens=2, progress=False, errors="keep"))
+    assert [type(answer.error) for answer in answers] == [type(None), BadImage, ValueError, type(None)]
+    assert "request 2: the question is empty" in str(answers[2].error)
+    assert [answers[0].text, answers[3].text] == [
+        vlm.ask(picture(i), "what ?", max_new_tokens=2).text for i in (1, 2)
+    ]
+    with pytest.raises(ValueError, match="choose raise or keep"):
+        list(vlm.batch(rows, errors="ignore"))  # type: ignore[arg-type]
+
+
+def test_reports_of_ask_and_of_batch_say_where_the_time_went(folder: Path) -> None:
+    vlm = VLM.load(folder)
+    alone = vlm.ask(picture(1), QUESTION, method=METHOD, max_new_tokens=2).report
+    rows = list(
+        vlm.batch([(picture(i), "what ?") for i in (2, 3)], method=METHOD, max_new_tokens=2, progress=False)
+    )
+    for report in (alone, *(row.report for row in rows)):
+        assert report is not None
+        assert report.seconds["crops"] > 0 and report.seconds["transport"] > 0

@@ -1,27 +1,31 @@
 """VLM: a vision-language model to talk to — ask, describe, batch, stream, compare.
 
 Images and questions in, answers with their reports out. What a method does to the model is the method's own
-business (methods/); loading is loading.py, and the way from a request to tensors is encoding.py.
+business (methods/); loading is models/loading.py, and the way from a request to tensors is images/inputs.py.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
+from transformers import StoppingCriteriaList
 
 from airvlm.hooks.method import Method
-from airvlm.hooks.streaming import stream_text
+from airvlm.hooks.streaming import StopTexts, cut_text, stream_text
+from airvlm.hooks.turns import turns_of
+from airvlm.images.conversation import taken_apart
 from airvlm.images.inputs import Encoder, Images, Request, chunks
+from airvlm.images.load import BadImage
 from airvlm.images.prompts import DESCRIBE, Question
 from airvlm.models.anatomy import Anatomy
 from airvlm.models.loading import fingerprint, load_parts
@@ -42,13 +46,14 @@ class Answer:
     tokens: int  # new tokens, the end token not counted
     finished: bool  # the model ended by itself, before max_new_tokens
     seconds: float  # of the whole call; in a batch, this row's share
+    error: Exception | None = None  # why there is no answer (`batch(errors="keep")`); all else is empty then
 
     def __str__(self) -> str:
         return self.text
 
 
 class VLM:
-    """A model, its processor and its anatomy."""
+    """A model, its processor and its anatomy. Safe for threads: calls take turns, in the order they came."""
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class VLM:
         self.name = name
         self.anatomy = anatomy if anatomy is not None else Anatomy.of(model)
         self.encoder = Encoder(model, processor, self.anatomy, allow_urls=allow_urls)
+        self.turns = turns_of(self.anatomy.model)
 
     @classmethod
     def load(
@@ -113,7 +119,8 @@ class VLM:
     ) -> Answer:
         """One question about one image, several, or none; or a conversation's turns (images/prompts.py).
 
-        `generation` goes to transformers' generate.
+        `generation` goes to transformers' generate: `stop_strings` end the answer and are left out of it;
+        `temperature`, `top_p` or `top_k` mean sampling, and `seed` makes it repeatable.
         """
         row = self.encoder.read(image, question)
         return self.answer_rows([row], method, max_new_tokens=max_new_tokens, **generation)[0]
@@ -121,6 +128,22 @@ class VLM:
     def describe(self, image: Images, *, method: Method | None = None, **generation: Any) -> Answer:
         """A description, asked for by the sentence that CHAIR evaluations use."""
         return self.ask(image, DESCRIBE, method=method, **generation)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        system: str | None = None,
+        method: Method | None = None,
+        **generation: Any,
+    ) -> Answer:
+        """The next turn of a conversation, through the model's chat template.
+
+        messages: turns with a role and a content, a text or parts: {"type": "text", "text": ...} and
+        {"type": "image", "image": anything that `ask` takes}, or OpenAI's {"type": "image_url", ...}.
+        """
+        images, turns = taken_apart(messages, system=system)
+        return self.ask(images or None, turns, method=method, **generation)
 
     def compare(
         self, image: Images, question: Question, methods: Mapping[str, Method | None], **generation: Any
@@ -136,20 +159,30 @@ class VLM:
         method: Method | None = None,
         batch_size: int = 16,
         progress: bool = True,
+        errors: Literal["raise", "keep"] = "raise",
         **generation: Any,
     ) -> Iterator[Answer]:
         """Answers in the order of the requests, read as they are needed.
 
         Rows of like length run together, so that little is spent on padding. A row without an image, where others
         have one, is answered without the method, and its report says so.
+        errors: "raise" at a request that cannot be read, or "keep" an Answer with its `error` in its place.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size = {batch_size}: at least one row runs at a time")
+        if errors not in ("raise", "keep"):
+            raise ValueError(f"errors = {errors!r}: choose raise or keep")
         total = len(requests) if isinstance(requests, Sized) else None
-        stream = iter(requests)
+        stream, done = iter(requests), 0
         with tqdm(total=total, disable=not progress, unit="answer", desc=self.name) as bar:
             while window := list(islice(stream, batch_size * WINDOW)):
-                rows = self.encoder.read_all(window)
+                read = self.encoder.read_each(window)
+                problems = [
+                    _numbered(one, done + i) for i, one in enumerate(read) if isinstance(one, Exception)
+                ]
+                if problems and errors == "raise":
+                    raise problems[0]
+                rows = [one for one in read if isinstance(one, Request)]
                 answers: dict[int, Answer] = {}
                 for chunk in chunks(rows, batch_size):
                     alone = method is not None and not rows[chunk[0]].images and any(r.images for r in rows)
@@ -159,7 +192,13 @@ class VLM:
                         given = [_without_image(answer, method) for answer in given]
                     answers.update(zip(chunk, given))
                     bar.update(len(chunk))
-                yield from (answers[i] for i in range(len(rows)))
+                given_back, failed = iter(range(len(rows))), iter(problems)
+                for one in read:
+                    if isinstance(one, Request):
+                        yield answers[next(given_back)]
+                    else:
+                        yield Answer("", None, "", 0, False, 0.0, next(failed))
+                done += len(read)
 
     def stream(
         self,
@@ -170,16 +209,26 @@ class VLM:
         max_new_tokens: int = 64,
         **generation: Any,
     ) -> Generator[str, None, Answer]:
-        """The answer's text piece by piece, as it comes; the generator returns the whole Answer at its end."""
+        """The answer's text piece by piece, as it comes; the generator returns the whole Answer at its end.
+
+        The model is taken at the first piece, and is free again when the answer is generated, read or not: another call
+        waits until then. A stream that is closed or dropped ends at its next token.
+        """
         row = self.encoder.read(image, question)
-        inputs = self.encoder.inputs([row], pixels=_reads_pixels(method))
-        started = time.perf_counter()
+        turn = self.turns.take()
+        try:
+            started = time.perf_counter()
+            inputs = self.encoder.inputs([row], pixels=_reads_pixels(method))
+            stops = _stop_strings(generation)
+        except BaseException:
+            turn.end()
+            raise
 
         def generate(**hooks: Any) -> tuple[Tensor, Report | None]:
             return self._generate(inputs, [row], method, max_new_tokens=max_new_tokens, **hooks, **generation)
 
-        ids, report = yield from stream_text(generate, self.processor)
-        return self._read(ids[0], row, report, time.perf_counter() - started)
+        ids, report = yield from stream_text(generate, self.processor, turn, stops)
+        return self._read(ids[0], row, report, time.perf_counter() - started, stops)
 
     @torch.no_grad()
     def likelihood(
@@ -189,6 +238,10 @@ class VLM:
         row = self.encoder.read(image, question)
         # GLM-4V's template leaves it to the model to begin its answer with a newline
         row = replace(row, prompt=row.prompt + getattr(self.processor, "answer_start", ""))
+        with self.turns.take():
+            return self._likelihood(row, options, method)
+
+    def _likelihood(self, row: Request, options: Sequence[str], method: Method | None) -> list[float]:
         asked = self.encoder.inputs([row])["input_ids"][0]
         scores = []
         for option in options:
@@ -222,31 +275,48 @@ class VLM:
             raise ValueError(
                 "num_return_sequences: an Answer holds one text; ask several times with a seed instead"
             )
-        generation.setdefault("do_sample", False)
+        _sampling(generation)
+        seed = generation.pop("seed", None)
         generation.setdefault("pad_token_id", self._pad_token_id)
-        if generation.get("stop_strings"):
-            generation.setdefault("tokenizer", self.processor.tokenizer)  # generate asks for it there
-        with torch.no_grad(), self._under(method, rows) as run:
+        length = inputs["input_ids"].shape[1]
+        stops = _stop_strings(generation)
+        generation.pop("stop_strings", None)
+        if stops:
+            ends = StopTexts(self.processor.tokenizer, stops, length)
+            given = generation.get("stopping_criteria") or ()
+            generation["stopping_criteria"] = StoppingCriteriaList([*given, ends])
+        with torch.no_grad(), _seeded(seed, self.model.device), self._under(method, rows) as run:
             ids = self.model.generate(**inputs, **generation)
-        return ids[:, inputs["input_ids"].shape[1] :], None if run is None else run.report
+        return ids[:, length:], None if run is None else run.report
 
     def answer_rows(
         self, rows: Sequence[Request], method: Method | None, *, max_new_tokens: int = 64, **generation: Any
     ) -> list[Answer]:
         """Requests that were read (`encoder.read`) answered together, as one batch; all show images, or none does."""
-        started = time.perf_counter()
-        inputs = self.encoder.inputs(rows, pixels=_reads_pixels(method))
-        ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
-        seconds = (time.perf_counter() - started) / len(rows)
-        reports = [None] * len(rows) if report is None else report.rows or [report] * len(rows)
-        return [self._read(ids[i], row, reports[i], seconds) for i, row in enumerate(rows)]
+        with self.turns.take():
+            started = time.perf_counter()
+            inputs = self.encoder.inputs(rows, pixels=_reads_pixels(method))
+            ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
+            seconds = (time.perf_counter() - started) / len(rows)
+        stops = _stop_strings(generation)
+        reports = [None] * len(rows) if report is None else _row_reports(report, len(rows))
+        return [self._read(ids[i], row, reports[i], seconds, stops) for i, row in enumerate(rows)]
 
-    def _read(self, ids: Tensor, row: Request, report: Report | None, seconds: float) -> Answer:
-        """Token ids -> text, up to the end token."""
+    def _read(
+        self, ids: Tensor, row: Request, report: Report | None, seconds: float, stops: Sequence[str] = ()
+    ) -> Answer:
+        """Token ids -> text, up to the end token or the first stop string."""
         ends = torch.isin(ids, torch.tensor(self.end_ids, dtype=ids.dtype, device=ids.device)).nonzero()
         tokens = int(ends[0]) if len(ends) else len(ids)
-        text = self.processor.tokenizer.decode(ids[:tokens], skip_special_tokens=True).strip()
-        return Answer(text, report, row.prompt, tokens, bool(len(ends)), seconds)
+        decode = self.processor.tokenizer.decode
+        text, stopped = cut_text(decode(ids[:tokens], skip_special_tokens=True), stops)
+        if stopped:  # rows that go on are followed by padding here: count to where the stop string is whole
+            tokens = next(
+                n
+                for n in range(1, tokens + 1)
+                if cut_text(decode(ids[:n], skip_special_tokens=True), stops)[1]
+            )
+        return Answer(text.strip(), report, row.prompt, tokens, stopped or bool(len(ends)), seconds)
 
     @property
     def end_ids(self) -> list[int]:
@@ -269,6 +339,44 @@ def _reads_pixels(method: Any) -> bool:
     if not isinstance(method, Method):
         return False
     return method.needs_pixels or any(_reads_pixels(value) for value in vars(method).values())
+
+
+def _sampling(generation: dict[str, Any]) -> None:
+    """Greedy unless sampling is asked for, by name or by what only sampling reads; a temperature of 0 is greedy."""
+    if generation.get("temperature") == 0:
+        del generation["temperature"]
+        generation.setdefault("do_sample", False)
+    hints = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+    generation.setdefault("do_sample", any(generation.get(name) is not None for name in hints))
+
+
+@contextmanager
+def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Draws that depend on `seed` alone, and leave the generators as they were; None leaves all to the caller."""
+    if seed is None:
+        yield
+        return
+    own = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=own, device_type="cuda"):
+        torch.manual_seed(seed)
+        yield
+
+
+def _stop_strings(generation: Mapping[str, Any]) -> list[str]:
+    stops = generation.get("stop_strings") or ()
+    return [stops] if isinstance(stops, str) else [stop for stop in stops if stop]
+
+
+def _row_reports(report: Report, rows: int) -> Sequence[Report]:
+    """One report a row; the seconds, which are the batch's, in equal shares."""
+    own = report.rows or (report,) * rows
+    return [replace(row, seconds={k: v / rows for k, v in report.seconds.items()}) for row in own]
+
+
+def _numbered(error: Exception, number: int) -> Exception:
+    """The error with the request it came from."""
+    kind = BadImage if isinstance(error, BadImage) else ValueError
+    return kind(f"request {number}: {error}")
 
 
 def _without_image(answer: Answer, method: Method) -> Answer:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from airvlm.images.cache import cache_of, serial
 from airvlm.images.features import VisionFeatures
-from airvlm.images.load import ImageSource, LoadedImage, read_image
+from airvlm.images.load import BadImage, ImageSource, LoadedImage, read_image
 from airvlm.images.pixels import KeptPixels
 from airvlm.images.prompts import Question, begins_with_bos, image_token, prompt_text
 from airvlm.models.anatomy import Anatomy
@@ -61,20 +61,39 @@ class Encoder:
 
     def read_all(self, requests: Sequence[tuple[Images, Question]]) -> list[Request]:
         """Requests read; an image that several of them hold, as one object, is loaded and hashed once."""
-        loaded: dict[int, LoadedImage] = {}  # by the id of the source, which `requests` keeps alive
         rows = []
-        for image, question in requests:
-            sources: list[Any] = (
-                [] if image is None else list(image) if isinstance(image, list | tuple) else [image]
-            )
-            for source in sources:
-                if id(source) not in loaded:
-                    loaded[id(source)] = read_image(source, allow_urls=self.allow_urls)
-            own = tuple(loaded[id(source)] for source in sources)
-            rows.append(
-                Request(own, prompt_text(self.processor, self.family, self.image_token, question, len(own)))
-            )
+        for row in self.read_each(requests):
+            if isinstance(row, Exception):
+                raise row
+            rows.append(row)
         return rows
+
+    def read_each(self, requests: Sequence[tuple[Images, Question]]) -> list[Request | ValueError]:
+        """Requests read, with the error in the place of each that cannot be."""
+        loaded: dict[
+            int, LoadedImage | ValueError
+        ] = {}  # by the id of the source, which `requests` keeps alive
+        rows: list[Request | ValueError] = []
+        for image, question in requests:
+            sources = [] if image is None else list(image) if isinstance(image, list | tuple) else [image]
+            try:
+                own = tuple(self._loaded(source, loaded) for source in sources)
+                prompt = prompt_text(self.processor, self.family, self.image_token, question, len(own))
+                rows.append(Request(own, prompt))
+            except ValueError as error:
+                rows.append(error)
+        return rows
+
+    def _loaded(self, source: Any, loaded: dict[int, LoadedImage | ValueError]) -> LoadedImage:
+        if id(source) not in loaded:
+            try:
+                loaded[id(source)] = read_image(source, allow_urls=self.allow_urls)
+            except BadImage as error:
+                loaded[id(source)] = error
+        found = loaded[id(source)]
+        if isinstance(found, ValueError):
+            raise found
+        return found
 
     def inputs(self, requests: Sequence[Request], *, pixels: bool = False) -> dict[str, Any]:
         """The model's inputs, left-padded; all requests have images, or none has.

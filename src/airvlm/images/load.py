@@ -1,23 +1,23 @@
-"""Reading an image from wherever it is: a path, a URL, bytes, a numpy array or a Pillow image, always to RGB.
+"""Reading an image from wherever it is: a path, a URL, a data URI, bytes, an array or a Pillow image, always to RGB.
 
 Refuses what it cannot read with one clear `BadImage`. Knows nothing of models or crops.
 """
 
 from __future__ import annotations
 
+import base64
 import io
-import time
-import urllib.error
-import urllib.request
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from airvlm.images.cache import content_key
+from airvlm.images.download import DownloadError, download
 
 __all__ = ["BadImage", "BadPicture", "ImageSource", "LoadedImage", "load_image", "load_picture", "read_image"]
 
@@ -66,7 +66,7 @@ def load_image(
 ) -> Image.Image:
     """The image as RGB: upright (EXIF), transparency laid over white, 16-bit and float values brought to 8 bits.
 
-    Web addresses are fetched only when `allow_urls` is set, and then only over http or https.
+    Web addresses are fetched only when `allow_urls` is set, over http or https, from public addresses (download.py).
     """
     if isinstance(source, LoadedImage):
         return source.rgb
@@ -76,8 +76,10 @@ def load_image(
         return _to_rgb(_from_array(source), f"the array of shape {source.shape}", max_pixels)
     if isinstance(source, bytes | bytearray | memoryview):
         return _decode(io.BytesIO(bytes(source)), f"{len(source)} bytes", max_pixels)
+    if isinstance(source, str) and source[:5].lower() == "data:":
+        return _decode(io.BytesIO(_inline(source, max_bytes)), f"{source[:40]}...", max_pixels)
     if isinstance(source, str) and "://" in source:
-        return _decode(io.BytesIO(_download(source, allow_urls, max_bytes, timeout)), source, max_pixels)
+        return _decode(io.BytesIO(_fetched(source, allow_urls, max_bytes, timeout)), source, max_pixels)
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         if not path.is_file():
@@ -85,8 +87,8 @@ def load_image(
             raise BadImage(f"{path} {what}")
         return _decode(path, str(path), max_pixels)
     raise BadImage(
-        f"cannot read an image from {type(source).__name__}; give a path, an http(s) address, bytes, "
-        "a numpy array (H, W[, C]) or a PIL image"
+        f"cannot read an image from {type(source).__name__}; give a path, an http(s) address, a data URI, "
+        "bytes, a numpy array (H, W[, C]) or a PIL image"
     )
 
 
@@ -163,40 +165,31 @@ def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _download(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
+def _fetched(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
     scheme = url.split("://", 1)[0].lower()
     if scheme not in ("http", "https"):
         raise BadImage(f"{url}: only http and https addresses are read, not {scheme}")
     if not allowed:
-        raise BadImage(f"{url} is a web address; downloads are off, pass allow_urls=True to allow them")
-    # Built from parts: the default opener would also follow a redirect to ftp.
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    deadline = time.monotonic() + timeout
-    content = bytearray()
+        raise BadImage(
+            f"{url} is a web address, and downloads are off: allow them by --allow-urls (allow_urls=True in Python)"
+        )
     try:
-        request = urllib.request.Request(url, headers={"User-Agent": "airvlm"})
-        with opener.open(request, timeout=timeout) as response:
-            while chunk := response.read1(65536):
-                content += chunk
-                if len(content) > max_bytes:
-                    raise BadImage(f"{url} is larger than {max_bytes} bytes")
-                if time.monotonic() > deadline:
-                    raise BadImage(f"{url} did not arrive within {timeout:g} s")
-    except BadImage:
-        raise
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        raise BadImage(f"{url} could not be fetched: {error}") from error
-    return bytes(content)
+        return download(url, max_bytes=max_bytes, timeout=timeout)
+    except DownloadError as error:
+        raise BadImage(f"{url} {error}") from error
+
+
+def _inline(uri: str, max_bytes: int) -> bytes:
+    """The bytes of a data URI, which holds an image in base64."""
+    head, comma, body = uri.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise BadImage(f"{uri[:40]}...: a data URI must hold base64, as data:image/png;base64,...")
+    if len(body) > max_bytes * 4 / 3 + 4:
+        raise BadImage(f"{head},... is larger than {max_bytes} bytes")
+    try:
+        return base64.b64decode(unquote(body), validate=True)
+    except ValueError as error:
+        raise BadImage(f"{head},... is not base64: {error}") from error
 
 
 BadPicture, load_picture = BadImage, load_image  # the names they had

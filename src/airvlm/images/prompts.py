@@ -6,6 +6,8 @@ Knows nothing of tensors or images: it only says how many images there are and w
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from jinja2 import TemplateError
+
 from airvlm.models.families import FAMILIES, Family
 
 __all__ = ["DESCRIBE", "Question", "begins_with_bos", "image_token", "prompt_text"]
@@ -31,7 +33,10 @@ def prompt_text(processor: Any, family: str, image_token: str, question: Questio
     template = getattr(processor, "chat_template", None)
     template = template or getattr(getattr(processor, "tokenizer", None), "chat_template", None)
     if template:
-        return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        try:
+            return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        except TemplateError as error:
+            raise ValueError(f"{family}'s chat template refuses this conversation: {error}") from error
     if [turn["role"] for turn in messages] != ["user"]:
         raise ValueError(f"{family} has no chat template here: it takes one question, no conversation")
     known = FAMILIES.get(family)
