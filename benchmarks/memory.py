@@ -20,7 +20,7 @@ import torch
 from airvlm import AIR
 from airvlm.bench.resident import begin_peak, peak, resident
 from airvlm.images.cache import cache_of
-from airvlm.methods.air.seeing import Seeing
+from airvlm.methods.air.evidence import WithEvidence
 from benchmarks import llava_widths as llava
 
 READINGS = {
@@ -41,7 +41,10 @@ def measure(name: str) -> dict[str, Any]:
 
     prefill()  # vanilla's own peak, and the buffers that the libraries keep
     warm = AIR.paper(layers=(0, 1), keep=1, patches=1)
-    with warm(model, llava.processor(), images=[[llava.picture(1)]]), llava.without_arithmetic(model):
+    with (
+        warm(model, llava.processor(), images=[[llava.picture(1)]], check_images=False),
+        llava.without_arithmetic(model),
+    ):
         prefill()
     cache_of(model).clear()
     begin_peak()
@@ -49,17 +52,17 @@ def measure(name: str) -> dict[str, Any]:
     vanilla, before = peak(), begin_peak()
     if before is None:
         raise OSError("the kernel does not say what this process holds: this benchmark needs Linux")
-    with READINGS[name]()(model, llava.processor(), images=[[image]]) as run:
+    with READINGS[name]()(model, llava.processor(), images=[[image]], check_images=False) as run:
         with llava.without_arithmetic(model):  # what is held does not depend on the layers' products
             prefill()
         held = resident() - before
-        seeing = run.intervention
-        assert isinstance(seeing, Seeing)
-        ((seen,),) = seeing.seen
+        reading = run.intervention
+        assert isinstance(reading, WithEvidence)
+        ((matched,),) = reading.matched
         evidence = cache_of(model).bytes  # the crops' tokens, and what was made of them
-        carried = getattr(seeing, "_memory", None)
-        if carried is not None and carried[0].data_ptr() != seen.evidence.memory.data_ptr():
-            evidence += carried[0].numel() * carried[0].element_size()  # the batch's padded copy
+        memory = getattr(reading, "_memory", None)
+        if memory is not None and memory[0].data_ptr() != matched.evidence.memory.data_ptr():
+            evidence += memory[0].numel() * memory[0].element_size()  # the batch's padded copy
     return {"held": held, "evidence": evidence, "peak": peak() - vanilla}
 
 

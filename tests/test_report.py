@@ -28,7 +28,7 @@ def test_words_say_where_how_much_and_with_what() -> None:
 
 
 def test_words_say_in_how_many_rows_it_acted() -> None:
-    silent = Report({"name": "air"}, fired=False, reason="there is no picture in this row")
+    silent = Report({"name": "air"}, fired=False, reason="there is no image in this row")
     assert "in 1 of 2 rows" in str(acted(rows=(acted(), silent)))
 
 

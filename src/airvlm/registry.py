@@ -176,10 +176,7 @@ def _target(text: str) -> tuple[str, str, str]:
 def _made(make: Callable[..., Method], values: dict[str, Any], name: str) -> Method:
     from airvlm.hooks.fields import check_given
 
-    known = make().known_fields()
-    for field in values:
-        if field not in known:
-            raise ValueError(f"{name} has no field {field!r}; it has {', '.join(known) or 'none'}")
+    make().check_names(values, name)
     method = make(**values)
     check_given(method, values)
     return method
@@ -193,10 +190,7 @@ def _from_file(text: str) -> Method:
 
     path, _, rest = text[1:].rpartition(":") if re.search(r":[^:/\\]*=", text) else (text[1:], "", "")
     method, values = Method.load(path), parse_fields(rest, text)
-    known = method.known_fields()
-    for field in values:
-        if field not in known:
-            raise ValueError(f"{path} has no field {field!r}; it has {', '.join(known) or 'none'}")
+    method.check_names(values, path)
     changed = dataclasses.replace(method, **values)
     check_given(changed, values)
     return changed

@@ -218,7 +218,7 @@ class VLM:
         turn = self.turns.take()
         try:
             started = time.perf_counter()
-            inputs = self.encoder.inputs([row], pixels=_reads_pixels(method))
+            inputs = self.encoder.inputs([row], pixels=method is not None and method.needs_pixels)
             stops = _stop_strings(generation)
         except BaseException:
             turn.end()
@@ -250,7 +250,7 @@ class VLM:
             # together, as the tokenizer would write it: a space belongs to the word that follows it
             gap = "" if row.prompt[-1:].isspace() else " "
             full = replace(row, prompt=row.prompt + gap + option.strip())
-            inputs = self.encoder.inputs([full], pixels=_reads_pixels(method))
+            inputs = self.encoder.inputs([full], pixels=method is not None and method.needs_pixels)
             ids = inputs["input_ids"][0]
             start = _common_prefix(asked, ids)
             with self._under(method, [full]):
@@ -265,7 +265,8 @@ class VLM:
         if method is None:
             return nullcontext()
         images = [list(row.images) for row in rows]
-        return method(self.model, self.processor, images=images, anatomy=self.anatomy)
+        # the encoder made the inputs of these very images
+        return method(self.model, self.processor, images=images, anatomy=self.anatomy, check_images=False)
 
     def _generate(
         self, inputs: dict[str, Any], rows: Sequence[Request], method: Method | None, **generation: Any
@@ -295,7 +296,7 @@ class VLM:
         """Requests that were read (`encoder.read`) answered together, as one batch; all show images, or none does."""
         with self.turns.take():
             started = time.perf_counter()
-            inputs = self.encoder.inputs(rows, pixels=_reads_pixels(method))
+            inputs = self.encoder.inputs(rows, pixels=method is not None and method.needs_pixels)
             ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
             seconds = (time.perf_counter() - started) / len(rows)
         stops = _stop_strings(generation)
@@ -330,15 +331,6 @@ class VLM:
         pad = self.model.generation_config.pad_token_id
         pad = self.processor.tokenizer.pad_token_id if pad is None else pad
         return pad if pad is not None else next(iter(self.end_ids), None)
-
-
-def _reads_pixels(method: Any) -> bool:
-    """Whether a method, or one inside a composition, must see pixels instead of kept features."""
-    if isinstance(method, tuple | list):
-        return any(_reads_pixels(part) for part in method)
-    if not isinstance(method, Method):
-        return False
-    return method.needs_pixels or any(_reads_pixels(value) for value in vars(method).values())
 
 
 def _sampling(generation: dict[str, Any]) -> None:

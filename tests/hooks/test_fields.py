@@ -111,7 +111,7 @@ def test_methods_of_earlier_stores_are_read() -> None:
         assert Method.from_json(old) == AIR.paper(keep=3, positions="all", layout="random")
         assert Method.from_json({"name": "memvr", "window": [5, 16]}) == MemVR(layers=(7, 17))
         assert Method.from_json({**AIR().to_json(), "strength": 0.3}) == AIR()
-    with pytest.raises(ValueError, match="no field telepathy"):
+    with pytest.raises(ValueError, match="no field 'telepathy'"):
         Method.from_json({**AIR().to_json(), "telepathy": 1})
 
 

@@ -1,4 +1,4 @@
-"""Laws of the entropy lens."""
+"""Laws of the logit lens."""
 
 from typing import Any
 
@@ -47,22 +47,22 @@ def test_a_row_fires_once_a_pass_and_at_the_first_unsure_layer(anatomy: Anatomy)
     u = uncertainty(anatomy, h[:, -1:]).flatten()
     threshold = float(u.median())
     lens = EntropyLens(anatomy, Trigger(threshold))
-    lens.begin(step(4, 6, 5), torch.ones(4, dtype=torch.bool))
-    first = lens.look(step(4, 6, 5), h)
+    lens.start_pass(step(4, 6, 5), torch.ones(4, dtype=torch.bool))
+    first = lens.read(step(4, 6, 5), h)
     assert first is not None
     assert first[:, -1].tolist() == (u > threshold).tolist()
     assert first.eq(first[:, -1:]).all()  # the last position decides for all before it
     flat = torch.zeros_like(h)
-    second = lens.look(step(4, 6, 5), flat)  # wholly uncertain: all that wait fire
+    second = lens.read(step(4, 6, 5), flat)  # wholly uncertain: all that wait fire
     assert second is not None and torch.equal(second, ~first)
-    assert lens.look(step(4, 6, 5), flat) is None
+    assert lens.read(step(4, 6, 5), flat) is None
     assert lens.highest is not None and lens.highest[~first[:, 0]].gt(0.999).all()
 
 
 def test_rows_that_have_nothing_to_inject_never_fire(anatomy: Anatomy) -> None:
     lens = EntropyLens(anatomy, Trigger(0.0))
-    lens.begin(step(2, 3, 2), torch.tensor([True, False]))
-    fires = lens.look(step(2, 3, 2), states(2, 3))
+    lens.start_pass(step(2, 3, 2), torch.tensor([True, False]))
+    fires = lens.read(step(2, 3, 2), states(2, 3))
     assert fires is not None and fires.any(-1).tolist() == [True, False]
 
 
@@ -74,8 +74,8 @@ def test_a_sequence_read_again_decides_as_it_did_in_passes_of_its_own(anatomy: A
     everyone = torch.ones(2, dtype=torch.bool)
 
     def decided(part: Any, start: int) -> Any:
-        lens.begin(step(2, part.shape[1], start), everyone)
-        fires = lens.look(step(2, part.shape[1], start), part)
+        lens.start_pass(step(2, part.shape[1], start), everyone)
+        fires = lens.read(step(2, part.shape[1], start), part)
         return torch.zeros(part.shape[:2], dtype=torch.bool) if fires is None else fires
 
     apart = [decided(h[:, :prompt], prompt - 1), *(decided(h[:, i : i + 1], 0) for i in range(prompt, 8))]
@@ -87,6 +87,6 @@ def test_pooled_makes_one_decision_of_the_sum(anatomy: Anatomy) -> None:
     total = float(uncertainty(anatomy, h[:, -1:]).sum())
     for threshold, fires in ((total - 1e-3, True), (total + 1e-3, False)):
         lens = EntropyLens(anatomy, Trigger(threshold, pooled=True))
-        lens.begin(step(3, 2, 0), torch.ones(3, dtype=torch.bool))
-        found = lens.look(step(3, 2, 0), h)
+        lens.start_pass(step(3, 2, 0), torch.ones(3, dtype=torch.bool))
+        found = lens.read(step(3, 2, 0), h)
         assert (found is not None and bool(found.all())) is fires

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
 
-from airvlm.hooks.intervention import Call, Intervention, Step, aside
+from airvlm.hooks.intervention import Call, Context, Intervention, Step, aside
 from airvlm.hooks.method import Method
-from airvlm.hooks.run import DidNotAct, NeverFired, Run
+from airvlm.hooks.run import DidNotAct, NeverFired
 from airvlm.methods import METHODS
 from airvlm.models.anatomy import Anatomy
 from airvlm.report import Report
@@ -27,20 +27,21 @@ class Scaling(Intervention):
 
     layers, watched, decodes = (1,), (0,), True
 
-    def __init__(self, run: Run, method: "Scale") -> None:
-        super().__init__(run)
-        self.method = method
+    method: "Scale"
+
+    def __init__(self, method: "Scale", context: Context) -> None:
+        super().__init__(method, context)
         self.steps: list[Step] = []
         self.heard: list[tuple[str, int]] = []
         self.calls: list[Call] = []
 
-    def call(self, call: Call) -> None:
+    def on_call(self, call: Call) -> None:
         self.calls.append(call)
 
     def processors(self, call: Call) -> list[LogitsProcessor]:
         return [Favour(self.method.favourite)] if self.method.favourite is not None else []
 
-    def begin(self, step: Step) -> None:
+    def on_pass(self, step: Step) -> None:
         self.steps.append(step)
 
     def embeds(self, step: Step, inputs_embeds: Tensor) -> Tensor:
@@ -78,8 +79,8 @@ class Scale(Method):
     fires: bool = True
     span: tuple[int, int] | None = None
 
-    def begin(self, run: Run) -> Intervention:
-        return Scaling(run, self)
+    def start(self, context: Context) -> Intervention:
+        return Scaling(self, context)
 
 
 @pytest.fixture
@@ -162,8 +163,8 @@ def test_an_error_while_opening_leaves_nothing(llava: Any) -> None:
 
     @dataclass(frozen=True)
     class Breaking(Scale):
-        def begin(self, run: Run) -> Intervention:
-            return Broken(run, self)
+        def start(self, context: Context) -> Intervention:
+            return Broken(self, context)
 
     with pytest.raises(IndexError):
         with Breaking()(model):

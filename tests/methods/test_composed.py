@@ -9,7 +9,7 @@ import torch
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import DidNotAct, NeverFired
 from airvlm.methods.air.config import AIR
-from airvlm.methods.air.controls import Shorter
+from airvlm.methods.biases import Shorter
 from airvlm.methods.composed import Composed
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF

@@ -8,7 +8,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from airvlm.hooks.attention import Columns
+from airvlm.hooks.attention import ScoreChange
 from airvlm.hooks.method import Method
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
@@ -174,8 +174,8 @@ def test_a_second_stream_is_not_amplified() -> None:
     ("T", "total", "expected"), [(5, 5, [1, 2, 3, 0, 0]), (7, 5, [1, 2, 3, 0, 0, 0, 0]), (3, 5, [3, 0, 0])]
 )
 def test_weights_follow_static_and_sliding_caches(T: int, total: int, expected: list[int]) -> None:
-    columns = Columns(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 1, dtype=torch.bool), 0, True)
-    assert columns.fitted(T, total)[0].tolist() == expected
+    change = ScoreChange(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 1, dtype=torch.bool), 0, True)
+    assert change.fitted(T, total)[0].tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from airvlm.methods.air.config import AIR, window
+from airvlm.methods.air.config import AIR
+from airvlm.methods.air.reinforced import default_span
 from airvlm.methods.memvr import MemVR
 from airvlm.models import PORTS
 from airvlm.models.settings import SETTINGS
@@ -24,7 +25,7 @@ def test_the_window_is_the_published_one(family: str, name: str) -> None:
         )  # strictly between, in the scripts' counting
     else:
         assert isinstance(method, AIR)
-        assert method.layers == window(None, DEPTH[family])
+        assert method.layers is not None and range(*method.layers) == default_span(DEPTH[family])
 
 
 def test_without_settings_a_method_takes_the_familys_own() -> None:

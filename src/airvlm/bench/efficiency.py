@@ -147,7 +147,7 @@ def wide_subject(wide: WideLlava, note: str) -> Subject:
             if method is None:
                 wide.model.generate(**inputs, **fixed)
                 return None
-            with method(wide.model, wide.processor, images=[[picture]]) as run:
+            with method(wide.model, wide.processor, images=[[picture]], check_images=False) as run:
                 wide.model.generate(**inputs, **fixed)
         return run.report
 

@@ -1,13 +1,14 @@
 """Scores of an attention layer, changed on the way: the only file that touches transformers' attention registry.
 
-`reshaped(attentions, change, stack)` puts a change between the scores and the softmax of the given attention modules
-of a decoder, through `AttentionInterface` and `AttentionMaskInterface`, and takes it out again when the stack closes.
-The vision tower is not touched. Knows nothing of what the change means.
+`change_scores(anatomy, modules, change, stack)` puts a change between the scores and the softmax of the given attention
+modules of a decoder, through `AttentionInterface` and `AttentionMaskInterface`, and takes it out again when the stack
+closes. The vision tower is not touched. Knows nothing of what the change means.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,21 +22,21 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from airvlm.hooks.intervention import is_aside
 from airvlm.models.anatomy import Anatomy
 
-__all__ = ["Columns", "Reshaping", "reshaped"]
+__all__ = ["ChangesScores", "ScoreChange", "attention_modules", "change_scores"]
 
 PREFIX = "airvlm_"  # before the name of the implementation that is delegated to
-BLOCK = 256  # rows whose scores are held at once
+BLOCK = 256  # queries whose scores are held at once
 Attend = Callable[..., tuple[Tensor, Any]]
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What happens to the scores of one pass: rows (B, L) whose scores change, by a weight for each column."""
+class ScoreChange:
+    """What happens to the scores of one pass: queries (B, L) whose scores change, by a weight for each key."""
 
-    weight: Tensor  # (B, T) 0 where a column's scores stay
-    rows: Tensor  # (B, L) bool
-    first: int  # first position that is in `rows` for any batch row
-    every: bool  # all of `rows` is True
+    weight: Tensor  # (B, T) 0 where a key's scores stay
+    queries: Tensor  # (B, L) bool
+    first: int  # first position that is among `queries` in any batch row
+    every: bool  # all of `queries` is True
 
     def fitted(self, T: int, total: int) -> Tensor:
         """The weights of T keys, of a sequence of `total` tokens so far: (B, T)."""
@@ -45,17 +46,21 @@ class Columns:
         return weight[:, total - T : total] if total > T else weight[:, :T]
 
 
-class Reshaping(Protocol):
+class ChangesScores(Protocol):
     """Who changes scores."""
 
-    into_keys: bool  # multiply scores, s (1 + w), which scaled keys do; otherwise s + w |s|
+    multiplies: bool  # s (1 + w), which scaled keys do; otherwise s + w |s|
 
-    def columns(self, module: nn.Module) -> tuple[Columns, int] | None:
+    def scores(self, module: nn.Module) -> tuple[ScoreChange, int] | None:
         """The change in this pass and layer, and the tokens of the sequence so far; None: leave it."""
 
 
-_ACTIVE: WeakKeyDictionary[nn.Module, list[Reshaping]] = WeakKeyDictionary()
-_OPEN: dict[str, int] = {}  # registered implementation -> blocks that use it
+_ACTIVE: WeakKeyDictionary[nn.Module, list[ChangesScores]] = WeakKeyDictionary()
+_LOCK = threading.Lock()  # blocks on several models may open at once
+_NAMES: dict[str, int] = {}  # registered implementation -> configs that use it
+_CONFIGS: dict[
+    int, tuple[Any, str, int]
+] = {}  # switched configs by id: config, what it had, blocks that use it
 
 
 def attention_modules(anatomy: Anatomy) -> list[nn.Module]:
@@ -71,7 +76,9 @@ def attention_modules(anatomy: Anatomy) -> list[nn.Module]:
     return [module for module in found if module is not None]
 
 
-def reshaped(anatomy: Anatomy, modules: Iterable[nn.Module], change: Reshaping, stack: ExitStack) -> None:
+def change_scores(
+    anatomy: Anatomy, modules: Iterable[nn.Module], change: ChangesScores, stack: ExitStack
+) -> None:
     """Let `change` act on the scores of `modules` until the stack closes."""
     every = attention_modules(anatomy)
     configs: dict[int, Any] = {id(m.config): m.config for m in every}
@@ -90,29 +97,37 @@ def _text_config(model: Any) -> Any:
 
 
 def _switch(config: Any, stack: ExitStack) -> None:
-    before = config._attn_implementation
-    if before.startswith(PREFIX):
-        name = before  # nested: already ours
-    else:
+    """Let a config name our implementation until the last block that needs it is left, in whatever order."""
+    with _LOCK:
+        _, before, blocks = _CONFIGS.get(id(config), (config, config._attn_implementation, 0))
         if "flex" in before:
             raise ValueError(
                 f"attention scores cannot be reached in {before}: load the model with attn_implementation='sdpa'"
             )
         name = PREFIX + before
-        AttentionInterface.register(name, _attend)
-        AttentionMaskInterface.register(name, AttentionMaskInterface()[before])
-        config._attn_implementation_internal = name
-        stack.callback(setattr, config, "_attn_implementation_internal", before)
-    _OPEN[name] = _OPEN.get(name, 0) + 1
-    stack.callback(_close, name)
+        if not blocks:
+            if not _NAMES.get(name):
+                AttentionInterface.register(name, _attend)
+                AttentionMaskInterface.register(name, AttentionMaskInterface()[before])
+            _NAMES[name] = _NAMES.get(name, 0) + 1
+            config._attn_implementation_internal = name
+        _CONFIGS[id(config)] = config, before, blocks + 1
+    stack.callback(_restore, config)
 
 
-def _close(name: str) -> None:
-    _OPEN[name] -= 1
-    if not _OPEN[name]:
-        del _OPEN[name]
-        AttentionInterface._global_mapping.pop(name, None)
-        AttentionMaskInterface._global_mapping.pop(name, None)
+def _restore(config: Any) -> None:
+    with _LOCK:
+        _, before, blocks = _CONFIGS.pop(id(config))
+        if blocks > 1:
+            _CONFIGS[id(config)] = config, before, blocks - 1
+            return
+        config._attn_implementation_internal = before
+        name = PREFIX + before
+        _NAMES[name] -= 1
+        if not _NAMES[name]:
+            del _NAMES[name]
+            AttentionInterface._global_mapping.pop(name, None)
+            AttentionMaskInterface._global_mapping.pop(name, None)
 
 
 def _original(module: Any) -> tuple[str, Attend]:
@@ -130,20 +145,20 @@ def _attend(
     """query (B, H, L, D), key and value (B, H_kv, T, D) -> (B, L, H, D), as every attention function."""
     name, attend = _original(module)
     acting = [] if is_aside() else _ACTIVE.get(module, [])
-    found = [(change, now) for change in acting if (now := change.columns(module)) is not None]
+    found = [(change, now) for change in acting if (now := change.scores(module)) is not None]
     if not found:
         return attend(module, query, key, value, attention_mask, **more)
     L, T = query.shape[2], key.shape[2]
     weights = [now[0].fitted(T, now[1]).to(key.device) for _, now in found]
-    columns = [now[0] for _, now in found]
-    into_keys = len(found) == 1 and found[0][0].into_keys and more.get("softcap") is None
-    every = all(c.every for c in columns)
+    changes_now = [now[0] for _, now in found]
+    into_keys = len(found) == 1 and found[0][0].multiplies and more.get("softcap") is None
+    every = all(c.every for c in changes_now)
     if into_keys and L == 1:
-        # All rows of a decode step come after the picture; rows without one have weight 0 and factor 1.
+        # A decode step comes after the image; batch rows without one have weight 0 and factor 1.
         return attend(module, query, key * _factor(weights[0], key), value, attention_mask, **more)
 
     out, probabilities = (None, None) if every else attend(module, query, key, value, attention_mask, **more)
-    first = min(c.first for c in columns)
+    first = min(c.first for c in changes_now)
     if into_keys:
         keys = key * _factor(weights[0], key)
         mask = attention_mask if "flash" in name else _mask(attention_mask, first, L, T, query)
@@ -152,8 +167,8 @@ def _attend(
         groups = query.shape[1] // key.shape[1]
         k, v = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         changes = [
-            (change.into_keys, w, c.rows.to(key.device))
-            for (change, _), w, c in zip(found, weights, columns, strict=True)
+            (change.multiplies, w, c.queries.to(key.device))
+            for (change, _), w, c in zip(found, weights, changes_now, strict=True)
         ]
         blocks = []
         for start in range(first, L, BLOCK):
@@ -163,8 +178,8 @@ def _attend(
         part = torch.cat(blocks, 1)
     if out is None:
         return part, None
-    rows = torch.stack([c.rows.to(out.device) for c in columns]).any(0)[:, first:]  # (B, R)
-    part = torch.where(rows[..., None, None], part, out[:, first:])
+    queries = torch.stack([c.queries.to(out.device) for c in changes_now]).any(0)[:, first:]  # (B, R)
+    part = torch.where(queries[..., None, None], part, out[:, first:])
     return torch.cat([out[:, :first], part], 1), probabilities
 
 
@@ -181,13 +196,13 @@ def _scored(
     start: int,
     more: dict[str, Any],
 ) -> Tensor:
-    """softmax(changed scores + mask) v for a block of rows: (B, R, H, D)."""
+    """softmax(changed scores + mask) v for a block of queries: (B, R, H, D)."""
     scaling = more.get("scaling") or q.shape[-1] ** -0.5
     s = (q @ k.mT).float() * scaling  # (B, H, R, T)
     if (cap := more.get("softcap")) is not None:
         s = cap * torch.tanh(s / cap)
-    for multiply, weight, rows in changes:
-        w = weight[:, None, None, :] * rows[:, None, start : start + q.shape[2], None]  # (B, 1, R, T)
+    for multiply, weight, queries in changes:
+        w = weight[:, None, None, :] * queries[:, None, start : start + q.shape[2], None]  # (B, 1, R, T)
         s = s * (1 + w) if multiply else s + w * s.abs()
     if mask is not None:
         s = (
@@ -201,7 +216,7 @@ def _scored(
 def _mask(
     mask: Tensor | None, start: int, L: int, T: int, query: Tensor, stop: int | None = None
 ) -> Tensor | None:
-    """The mask of rows start:stop. Without one attention is causal, and the rows' offset must be said."""
+    """The mask of queries start:stop. Without one attention is causal, and the queries' offset must be said."""
     if mask is not None and mask.dim() == 4:
         return mask[:, :, start:stop, :T]
     if L == 1 and mask is None:

@@ -1,60 +1,204 @@
-"""`generate` while a method is active: seen before it runs, refused where no method could act, restored afterwards.
+"""`generate` while blocks are open on a model: who may call it, what methods add to it, and how it is restored.
 
-Knows transformers' generation options, and nothing of hooks or of what a method does.
+A model has the blocks of one thread at a time, nested as deeply as one likes. While any is open its `generate` is ours:
+each method sees the call before it runs, and is refused where no method could act. Knows transformers' generation
+options and threads, and nothing of hooks or of what a method does.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
+import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from transformers import LogitsProcessorList
 
 from airvlm.hooks.intervention import Call, Intervention, is_aside
 
-__all__ = ["prepared", "shadow_generate", "token_ids"]
+__all__ = ["Block", "BlockRefused", "Blocks", "prepared", "token_ids"]
+
+_LOCK = threading.Lock()
+_OPEN: dict[int, Blocks] = {}  # by the id of a model that has a block open
 
 
-def shadow_generate(
-    model: nn.Module, before: Callable[[dict[str, Any]], Call], after: Callable[[], None], stack: ExitStack
-) -> None:
-    """Put a `generate` on the instance that calls `before` with all arguments by name, and `after` when it is done."""
-    original = getattr(model, "generate", None)
-    if original is None:
-        return
-    signature = inspect.signature(original)
-    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+class BlockRefused(RuntimeError):
+    """A model is used while another thread's block, or a call under way, has it."""
 
-    def generate(*args: Any, **kwargs: Any) -> Any:
+
+class Block(Protocol):
+    """A method at work on a model."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin_call(self, arguments: dict[str, Any]) -> Call: ...
+
+    def end_call(self) -> None: ...
+
+
+class Blocks:
+    """The blocks that are open on one model, and its `generate` while they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Any = model
+        self.owner = threading.current_thread()
+        self.open: list[Block] = []  # outermost first
+        self.calling: threading.Thread | None = None  # the thread inside generate
+        self._depth = 0  # of generate calls within one another
+        self._own = model.__dict__.get("generate")  # what somebody else put on the instance before
+        self._original: Callable[..., Any] | None = getattr(model, "generate", None)
+        self._tripwires: list[Any] = []
+
+    @classmethod
+    def enter(cls, model: nn.Module, block: Block) -> Blocks:
+        """Open a block. Refused while another thread has one open, or a call under one is still running."""
+        with _LOCK:
+            blocks = _OPEN.get(id(model))
+            if blocks is None:
+                blocks = cls(model)
+            elif blocks.owner is not threading.current_thread():
+                raise BlockRefused(
+                    f"{block.name}: thread {blocks.owner.name} has a block of {blocks.names} open on this model. Use "
+                    "VLM, which takes one call after the other, or give each thread a model of its own"
+                )
+            elif blocks.calling is not None:
+                raise BlockRefused(
+                    f"{block.name}: a generate call under {blocks.names} is still running on this model (a stream that "
+                    "is being read?). Let it end first"
+                )
+            _OPEN[id(model)] = blocks
+            blocks.open.append(block)
+            blocks._shadow()
+        return blocks
+
+    def leave(self, block: Block) -> str | None:
+        """Close a block, in whatever order. Which call was stopped by that, in words, where one was running."""
+        with _LOCK:
+            last = self.open[-1] is block
+            self.open.remove(block)
+            if self.open:
+                self._shadow()
+            else:
+                _OPEN.pop(id(self.model), None)
+                if self._own is None:
+                    self.model.__dict__.pop("generate", None)
+                else:
+                    self.model.__dict__["generate"] = self._own
+            if self.calling is not None:
+                self._trip(block.name, self.calling)
+                return (
+                    f"the block of {block.name} was left while generate ran in thread {self.calling.name}, which was "
+                    "stopped: the rest would have been without the method. Wait for it inside the block"
+                )
+        if not last:
+            warnings.warn(
+                f"the block of {block.name} was left before blocks that were opened after it: until now all of them "
+                "acted at once",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return None
+
+    @property
+    def names(self) -> str:
+        return "+".join(block.name for block in self.open)
+
+    def check_thread(self) -> None:
+        """A forward pass is about to run: it must belong to the block, or to the call under way."""
+        allowed = self.calling or self.owner
+        if threading.current_thread() is not allowed:
+            raise BlockRefused(
+                f"the model is called in thread {threading.current_thread().name} while thread {allowed.name} has a "
+                f"block of {self.names} open on it: it would have got that block's method and images. Use VLM, which "
+                "takes one call after the other, or a model of its own"
+            )
+
+    # -- generate
+
+    def _shadow(self) -> None:
+        """Put a `generate` on the instance that belongs to the blocks open now."""
+        if self._original is None:
+            return
+        signature = inspect.signature(self._original)
+        blocks = tuple(self.open)
+
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            # The usual way to stream is Thread(target=model.generate), taken inside the block.
+            handed = getattr(threading.current_thread(), "_target", None) is generate
+            return self.generate(blocks, args, kwargs, handed=handed)
+
+        generate.__signature__ = signature  # type: ignore[attr-defined]  # transformers reads it
+        self.model.__dict__["generate"] = generate
+
+    def generate(
+        self, blocks: tuple[Block, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, handed: bool
+    ) -> Any:
+        """One call under the blocks open now. `handed`: a thread that is not the owner's may make it."""
+        assert self._original is not None
         if is_aside():
-            return original(*args, **kwargs)
-        call = before(dict(zip(names, args, strict=False)) | kwargs)
+            return self._original(*args, **kwargs)
+        me = threading.current_thread()
+        with _LOCK:
+            ended = [block.name for block in blocks if block not in self.open]
+            if ended:
+                raise BlockRefused(
+                    f"this generate was taken inside a block of {'+'.join(ended)}, which has ended: it would run "
+                    "without the method. Take model.generate again, or call it inside the block"
+                )
+            if self.calling not in (None, me) or (
+                me is not self.owner and not handed and self.calling is not me
+            ):
+                raise BlockRefused(
+                    f"generate is called in thread {me.name} while thread {(self.calling or self.owner).name} has a "
+                    f"block of {self.names} open on the model: it would have got that block's method and images. Use "
+                    "VLM, which takes one call after the other; a call that belongs to the block is run.generate"
+                )
+            self.calling = me
+            self._depth += 1
+            acting = list(reversed(self.open))
         try:
-            return original(**call.arguments)
+            names = [
+                p.name
+                for p in inspect.signature(self._original).parameters.values()
+                if p.kind is p.POSITIONAL_OR_KEYWORD
+            ]
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            begun: list[Block] = []
+            try:
+                for block in acting:
+                    arguments = block.begin_call(arguments).arguments
+                    begun.append(block)
+                return self._original(**arguments)
+            finally:
+                for block in reversed(begun):
+                    block.end_call()
         finally:
-            after()
+            with _LOCK:
+                self._depth -= 1
+                if not self._depth:
+                    self.calling = None
+                    for wire in self._tripwires:
+                        wire.remove()
+                    self._tripwires.clear()
 
-    generate.__signature__ = signature  # type: ignore[attr-defined]  # a nested run reads it again
-    shadowed = model.__dict__.get("generate")
-    model.__dict__["generate"] = generate
+    def _trip(self, name: str, thread: threading.Thread) -> None:
+        """Stop the call under way at its next pass: without its block it would go on as if it had none."""
 
-    def restore() -> None:
-        if shadowed is None:
-            model.__dict__.pop("generate", None)
-        else:
-            model.__dict__["generate"] = shadowed
+        def stop(*_: Any) -> None:
+            if threading.current_thread() is thread and not is_aside():
+                raise BlockRefused(f"the block of {name} was left while this call was running")
 
-    stack.callback(restore)
+        self._tripwires.append(self.model.register_forward_pre_hook(stop, prepend=True))
 
 
 def prepared(call: Call, name: str, intervention: Intervention) -> Call:
     """The call with what the intervention adds to it. Raises for modes that no method can serve."""
     if call.option("prefill_chunk_size") is not None:
         raise ValueError(
-            f"{name} cannot act with prefill_chunk_size: transformers then drops the picture from the prefill. "
+            f"{name} cannot act with prefill_chunk_size: transformers then drops the image from the prefill. "
             "Leave prefill_chunk_size unset."
         )
     if call.option("cache_implementation") == "paged":
@@ -66,7 +210,7 @@ def prepared(call: Call, name: str, intervention: Intervention) -> Call:
         )
     if intervention.decodes:
         _stay_eager(call)
-    intervention.call(call)
+    intervention.start_call(call)
     extra = intervention.processors(call)
     if extra:
         given = call.arguments.get("logits_processor") or []
@@ -75,11 +219,11 @@ def prepared(call: Call, name: str, intervention: Intervention) -> Call:
 
 
 def token_ids(ids: Any, name: str) -> Tensor:
-    """input_ids as (rows, tokens), or an error that says why they are needed."""
+    """input_ids as (batch rows, tokens), or an error that says why they are needed."""
     if not isinstance(ids, Tensor) or ids.dim() != 2:
         raise ValueError(
             f"{name} needs input_ids of shape (rows, tokens): inputs_embeds alone do not say which tokens are the "
-            "picture."
+            "image."
         )
     return ids
 

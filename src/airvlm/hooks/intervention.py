@@ -1,6 +1,8 @@
-"""Intervention: what a method does during a run, and the passes and calls it is shown.
+"""Intervention: what a method does during a run, and the context, calls and passes it is shown.
 
-A method's file subclasses Intervention; passes.py calls it from the model's hooks. Nothing here touches a model.
+A method's file subclasses Intervention (or a template of templates.py) and says what it changes; passes.py calls it
+from the model's hooks. State per call, batch rows, the report and its reasons are kept here. Nothing here touches a
+model.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from airvlm.hooks.changes import Changes, Counts
+from airvlm.models.anatomy import Anatomy
 from airvlm.report import Report
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
-    from airvlm.hooks.run import Run
+    from airvlm.hooks.method import Method
+    from airvlm.hooks.row_images import RowImages
 
-__all__ = ["Call", "Intervention", "Step", "aside", "is_aside"]
+__all__ = ["Call", "Context", "Intervention", "Step", "aside", "is_aside"]
 
 # Passes made inside `aside()` belong to no run: a method's own second stream must not trigger other methods.
 _ASIDE: ContextVar[bool] = ContextVar("airvlm_aside", default=False)
@@ -40,13 +45,22 @@ def is_aside() -> bool:
     return _ASIDE.get()
 
 
+@dataclass(frozen=True)
+class Context:
+    """What a method is given of a run."""
+
+    anatomy: Anatomy
+    processor: Any
+    images: RowImages  # which images each batch row shows
+
+
 @dataclass
 class Call:
     """One call of `generate`, before it runs: an intervention may change `arguments`."""
 
     arguments: dict[str, Any]  # every argument by name, `logits_processor` included
     model: nn.Module  # the model whose generate was called
-    rows: int  # rows the caller gave, before beams
+    rows: int  # batch rows the caller gave, before beams
     expand: int  # copies of each row: max(num_beams, num_return_sequences)
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -62,17 +76,26 @@ class Call:
 
 @dataclass
 class Step:
-    """One forward pass of the decoder: B rows (beams expanded) of L tokens."""
+    """One forward pass of the decoder: B batch rows (beams expanded) of L tokens."""
 
     visual: Tensor | None  # (B, L) True at image tokens; None when no row of this pass holds any
     attention_mask: Tensor | None  # (B, T) 1 at real tokens, cached ones too; None when nothing is padded
     length: int  # L
     rows: int  # rows of the caller's batch; B = rows * expand
-    expand: int  # copies of each row, side by side; row r shows the pictures of row r // expand
+    expand: int  # copies of each row, side by side; row r shows the images of row r // expand
     fresh: bool  # nothing is cached: the sequence starts here
     decode: bool  # one new token on top of a cache
-    start: int  # first position that decides for itself; those before it follow its decision (lens.py)
+    start: int  # first position that decides for itself; those before it follow its decision (logit_lens.py)
     inputs: Mapping[str, Any]  # keyword arguments of the top-level forward
+    generating: bool = False  # inside a `generate` call, whose arguments `on_call` has seen
+
+    def without_padding(self, positions: Tensor) -> Tensor:
+        """Values (B, L) of token positions, 0 (or False) at those that are only padding."""
+        mask = self.attention_mask
+        if self.decode or mask is None or mask.shape[-1] < self.length:
+            return positions
+        real = mask[:, : self.length] if self.fresh else mask[:, -self.length :]
+        return positions * real.to(positions)
 
 
 class Intervention:
@@ -80,23 +103,30 @@ class Intervention:
 
     layers: Sequence[int] = ()  # decoder layers whose feed-forward output it may change
     watched: Sequence[int] = ()  # decoder layers whose output it reads
-    speaks: bool = False  # changes the model's logits
+    changes_logits: bool = False  # changes the model's logits
     decodes: bool = False  # acts on decode steps too, so that no compiled graph may skip it
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, method: Method, context: Context) -> None:
+        self.method = method
+        self.context = context
+        self.changes = Changes()
+        self.rows = 0  # of the caller's batch
+        self.with_image: Tensor | None = None  # (rows,) rows whose sequence shows an image; None: no row does
+        self.seconds: dict[str, float] = {}  # by part of the work, of the run so far
+
+    # -- what a subclass overrides
 
     def open(self, stack: ExitStack) -> None:
         """Enter what else must be undone (an attention implementation, say) on `stack`."""
 
-    def call(self, call: Call) -> None:
-        """A `generate` call is about to run."""
+    def on_call(self, call: Call) -> None:
+        """A `generate` call is about to run: its state starts anew, its arguments may be changed or refused."""
 
     def processors(self, call: Call) -> list[LogitsProcessor]:
         """Logits processors to append to this call's."""
         return []
 
-    def begin(self, step: Step) -> None:
+    def on_pass(self, step: Step) -> None:
         """A pass starts; its token ids are known, its embeddings are not."""
 
     def embeds(self, step: Step, inputs_embeds: Tensor) -> Tensor | None:
@@ -114,6 +144,57 @@ class Intervention:
         """The model's logits (B, L or fewer, V), or their replacement."""
         return None
 
+    def problem(self) -> str | None:
+        """Why it could not act although it should have, beyond what passes.py sees of hooks."""
+        return None
+
+    def reason(self, row: int | None) -> str:
+        """Why it decided not to act in a row with an image; None is the whole batch."""
+        return "nothing was left to change"
+
+    def details(self, row: int | None, acted: bool) -> dict[str, Any]:
+        """More fields of a row's report; None is the whole batch."""
+        return {}
+
+    # -- what every method has
+
+    def start_call(self, call: Call) -> None:
+        """A `generate` call begins."""
+        self.changes.clear()
+        self.on_call(call)
+
+    def start_pass(self, step: Step) -> None:
+        """A forward pass begins."""
+        self.changes.start_pass()
+        if self.rows != step.rows or step.fresh:
+            self.with_image = None
+        self.rows = step.rows
+        if step.visual is not None:
+            shows = step.visual[:: step.expand].any(-1)  # (rows,)
+            self.with_image = shows if self.with_image is None else self.with_image | shows
+        self.on_pass(step)
+
     def report(self) -> Report:
         """What happened in the latest call (reads tensors from the device)."""
-        raise NotImplementedError
+        counts = self.changes.rows(self.rows)
+        shows = [False] * self.rows if self.with_image is None else self.with_image.tolist()
+        rows = tuple(self._report(r, counts[r], shows[r]) for r in range(self.rows))
+        return self._report(None, Counts.joined(counts), any(shows), rows=rows, seconds=dict(self.seconds))
+
+    def _report(self, row: int | None, counts: Counts, shows: bool, **more: Any) -> Report:
+        off = self.method.off
+        acted = counts.tokens > 0
+        reason = None
+        if not acted:
+            missing = self.method.needs_images and not shows
+            reason = off or ("there is no image in this row" if missing else self.reason(row))
+        return Report(
+            method=self.method.to_json(),
+            fired=acted,
+            reason=reason,
+            tokens=counts.tokens,
+            passes=counts.passes,
+            norm_ratio=counts.ratio,
+            silent=off is not None,
+            **{"layers": tuple(sorted(counts.layers)), **self.details(row, acted), **more},
+        )

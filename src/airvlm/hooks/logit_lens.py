@@ -1,4 +1,4 @@
-"""The entropy lens: how unsure the model still is at an intermediate layer, and which rows that makes fire.
+"""The logit lens: how unsure the model still is at an intermediate layer, and which token positions that makes fire.
 
 After a layer, the final norm and the head read its hidden state as if it were the last; the entropy of the ten
 likeliest next tokens, over log 10, is the uncertainty u. Used by MemVR and by AIR's lineage reading alike. Knows
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from airvlm.hooks.intervention import Step
 from airvlm.models.anatomy import Anatomy
+
+__all__ = ["EntropyLens", "Trigger", "uncertainty"]
 
 
 @torch.no_grad()
@@ -41,39 +43,55 @@ class EntropyLens:
 
     A pass's last position decides for all positions before it, as one pass has one decision; positions from
     `step.start` on (a sequence read again without a cache) decide for themselves, as they did in a pass of their own.
-    Nothing is read back from the device, except on a CPU, where looking is free and saves the layers after all fired.
+    Nothing is read back from the device, except on a CPU, where reading is free and saves the layers after all fired.
     """
 
     def __init__(self, anatomy: Anatomy, trigger: Trigger) -> None:
         self.anatomy = anatomy
         self.trigger = trigger
         self.highest: Tensor | None = (
-            None  # (B,) largest u seen in this pass at a position that might have fired
+            None  # (rows,) largest u of the call at a position that might have fired
         )
         self._waiting: Tensor | None = None  # (B, P) positions that have not fired
 
-    def begin(self, step: Step, eligible: Tensor) -> None:
-        """A pass starts. `eligible` (B,): rows that have something to inject."""
+    def start_call(self) -> None:
+        """A `generate` call begins."""
+        self.highest = None
+
+    def start_pass(self, step: Step, eligible: Tensor) -> None:
+        """A pass starts. `eligible` (B,): batch rows that have something to inject."""
         positions = 1 if self.trigger.pooled else step.length - step.start
         self._waiting = eligible.unsqueeze(-1).expand(-1, positions)  # (B, P)
-        self.highest = torch.zeros(eligible.shape, device=eligible.device)
 
-    def look(self, step: Step, h: Tensor) -> Tensor | None:
+    def read(self, step: Step, h: Tensor) -> Tensor | None:
         """Which positions (B, L) fire on the output h (B, L, d) of a layer; None when surely none does."""
-        waiting, highest = self._waiting, self.highest
-        assert waiting is not None and highest is not None, "begin() comes first in every pass"
+        waiting = self._waiting
+        assert waiting is not None, "start_pass() comes first in every pass"
         if waiting.device.type == "cpu" and not bool(waiting.any()):
             return None
-        waiting, highest = waiting.to(h.device), highest.to(h.device)
+        waiting = waiting.to(h.device)
         P = waiting.shape[-1]
         u = uncertainty(self.anatomy, h[:, -P:], top=self.trigger.top, normed=self.trigger.normed)  # (B, P)
         u = u.to(h.device)
         if self.trigger.pooled:
             u = u.sum(0, keepdim=True).expand_as(u)
-        self.highest = torch.maximum(highest, torch.where(waiting, u, 0.0).amax(-1))
+        self._note(torch.where(waiting, u, 0.0).view(step.rows, -1).amax(-1))  # a row's beams together
         fires = waiting & (u > self.trigger.threshold)
         self._waiting = waiting & ~fires
         if fires.device.type == "cpu" and not bool(fires.any()):
             return None
         before = fires[:, :1].expand(-1, h.shape[1] - P)  # (B, L - P) follow the first that decides
         return torch.cat([before, fires], -1)  # (B, L)
+
+    def _note(self, highest: Tensor) -> None:
+        known = self.highest
+        alike = known is not None and known.shape == highest.shape
+        self.highest = (
+            torch.maximum(known.to(highest.device), highest) if known is not None and alike else highest
+        )
+
+    def highest_of(self, row: int | None) -> float:
+        """The largest u of a batch row, or of the batch."""
+        if self.highest is None:
+            return 0.0
+        return float(self.highest.max() if row is None else self.highest[row])

@@ -1,7 +1,7 @@
 """Method: a configuration that is also a context manager.
 
 `with METHOD(model, processor, images=images) as run:` makes a Run of it (run.py); leaving the block removes every
-trace. A subclass adds fields (fields.py), and says in `begin` what acts during a run. Knows nothing of hooks or passes.
+trace. A subclass adds fields (fields.py), and says in `start` what acts during a run. Knows nothing of hooks or passes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from airvlm.hooks.fields import check, check_effect, without_effect
-from airvlm.hooks.intervention import Intervention
+from airvlm.hooks.intervention import Context, Intervention
 from airvlm.hooks.run import Run
 from airvlm.models.anatomy import Anatomy
 
@@ -108,24 +108,35 @@ class Method(metaclass=_Kind):
         *,
         images: Any = None,
         anatomy: Anatomy | None = None,
+        check_images: bool = True,
     ) -> Run:
         """This method on `model`, active inside a `with` block.
 
         images: the images of each batch row, in the batch's order: one image, a list of them, or None a row.
         anatomy: the model's parts, for models that `Anatomy.of` does not know.
+        check_images: compare `images` with the pixels (or features) that the model is given, where both can be had.
         """
-        return Run(self, model, processor, images, anatomy)
+        return Run(self, model, processor, images, anatomy, check_images)
 
-    def begin(self, run: Run) -> Intervention:
-        """What acts during one run; a subclass returns its own Intervention."""
-        raise NotImplementedError
+    def start(self, context: Context) -> Intervention:
+        """What acts during one run; a subclass returns its own Intervention, or derives from a template."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must say what acts during a run: def start(self, context)"
+        )
+
+    def intervention(self, context: Context) -> Intervention:
+        """What acts during one run, or nothing where the method is configured to be off."""
+        return self.start(context) if self.off is None else Intervention(self, context)
 
     # -- as JSON
 
     @classmethod
-    def known_fields(cls) -> list[str]:
-        """The names that a field may be given by, old spellings last."""
-        return [*(f.name for f in dataclasses.fields(cls)), *cls.renamed]
+    def check_names(cls, given: Iterable[str], who: str) -> None:
+        """Refuse a field that the method does not have, under its name or an old one."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for field in given:
+            if field not in known and field not in cls.renamed:
+                raise ValueError(f"{who} has no field {field!r}; it has {', '.join(known) or 'none'}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `Method.from_json` turns back into an equal method."""
@@ -141,14 +152,10 @@ class Method(metaclass=_Kind):
         kind = Method.kinds.get(name)
         if kind is None:
             raise ValueError(f"unknown method {name!r}; known: {', '.join(sorted(Method.kinds))}")
+        kind.check_names(values, name)
         for old in set(values) & set(kind.renamed):
             new = kind.renamed[old]
             values[new.to] = new.value(values.pop(old))
-        unknown = sorted(set(values) - {f.name for f in dataclasses.fields(kind)})
-        if unknown:
-            raise ValueError(
-                f"{name} has no field {', '.join(unknown)}; it has {', '.join(kind.known_fields())}"
-            )
         idle = without_effect(_unchecked(kind, values), values)
         return kind(**{k: v for k, v in values.items() if k not in idle})
 

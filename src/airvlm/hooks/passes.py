@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from airvlm.hooks.generation import token_ids
+from airvlm.hooks.generation import Blocks, token_ids
 from airvlm.hooks.intervention import Intervention, Step, is_aside
 from airvlm.models.anatomy import Anatomy
 
@@ -29,12 +29,13 @@ class Passes:
         self.name = name  # of the method, in errors
         self.steps = 0  # forward passes seen by the top-level hook
         self._since = 0  # of these, since the latest generate call began
-        self._with_images = 0  # of these, passes with image rows
+        self._with_images = 0  # of these, passes with image tokens
         self._decoded = 0  # passes in which the decoder's own hook ran
-        self._spoken = 0  # passes in which the hook on the model's output ran
+        self._logits_seen = 0  # passes in which the hook on the model's output ran
         self._layers_seen: Counter[int] = Counter()  # passes in which a feed-forward's hook ran
         self._batch: tuple[int, int] | None = None  # rows and prompt length of the generate call under way
         self._step: Step | None = None
+        self._blocks: Blocks | None = None
 
     def begin_call(self, rows: int, prompt: int) -> None:
         """The passes to come belong to a generate call of this many rows and prompt tokens."""
@@ -54,7 +55,7 @@ class Passes:
         if needs_images and not self._with_images:
             return (
                 f"no input token is the image token {self.anatomy.image_token_id}. Pass input_ids that the "
-                "model's processor made with a picture (a cache from an earlier turn hides its picture)"
+                "model's processor made with an image (a cache from an earlier turn hides its image)"
             )
         if needs_images and not self._decoded:
             return (
@@ -66,14 +67,15 @@ class Passes:
                 "feed-forwards ran without their hooks in some passes. Is a layer compiled or wrapped? Undo that, "
                 "or pass an Anatomy(...) that names the modules really called"
             )
-        if self.intervention.speaks and self._spoken < self.steps:
+        if self.intervention.changes_logits and self._logits_seen < self.steps:
             return "the model's output was not hooked in some passes. Is the model compiled or wrapped? Undo that"
         return None
 
     # -- the hooks
 
-    def hook(self, stack: ExitStack) -> None:
-        """Three kinds of hooks: token ids at the top, embeddings at the decoder, the layers' feed-forwards."""
+    def hook(self, blocks: Blocks, stack: ExitStack) -> None:
+        """Hooks on token ids at the top, embeddings at the decoder, layers, their feed-forwards, and the logits."""
+        self._blocks = blocks
 
         def top(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ids = kwargs.get("input_ids", args[0] if args else None)
@@ -90,12 +92,12 @@ class Passes:
         stack.callback(self._forget)
         stack.callback(self.anatomy.model.register_forward_pre_hook(top, with_kwargs=True).remove)
         stack.callback(self.anatomy.decoder.register_forward_pre_hook(decoder, with_kwargs=True).remove)
-        if self.intervention.speaks:
-            self._say(stack)
+        if self.intervention.changes_logits:
+            self._hook_logits(stack)
         for i in self.intervention.watched:
-            self._watch(i, stack)
+            self._hook_layer(i, stack)
         for i in self.intervention.layers:
-            self._reinforce(i, stack)
+            self._hook_ffn(i, stack)
 
     def _forget(self) -> None:
         self._step = None
@@ -106,7 +108,7 @@ class Passes:
             return not self.intervention.decodes and length == 1
         return is_aside()
 
-    def _watch(self, i: int, stack: ExitStack) -> None:
+    def _hook_layer(self, i: int, stack: ExitStack) -> None:
         # A layer's output is read where the next layer takes it: it was a tuple in some versions, a tensor in others.
         def pre(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = args[0] if args else kwargs["hidden_states"]
@@ -115,7 +117,7 @@ class Passes:
 
         stack.callback(self.anatomy.layers[i + 1].register_forward_pre_hook(pre, with_kwargs=True).remove)
 
-    def _reinforce(self, i: int, stack: ExitStack) -> None:
+    def _hook_ffn(self, i: int, stack: ExitStack) -> None:
         def post(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
             x = args[0] if args else kwargs["hidden_states"]
             if self._skip(x.shape[-2]):
@@ -128,7 +130,7 @@ class Passes:
 
         stack.callback(self.anatomy.ffns[i].register_forward_hook(post, with_kwargs=True).remove)
 
-    def _say(self, stack: ExitStack) -> None:
+    def _hook_logits(self, stack: ExitStack) -> None:
         def post(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
             if not self._skip(_length(kwargs.get("input_ids", args[0] if args else None))):
                 self._logits(out)
@@ -139,6 +141,8 @@ class Passes:
 
     @torch.compiler.disable
     def _begin_step(self, ids: Any, kwargs: dict[str, Any]) -> None:
+        assert self._blocks is not None
+        self._blocks.check_thread()
         ids = token_ids(ids, self.name)
         B, L = ids.shape
         decode = L == 1 and self._since > 0
@@ -159,11 +163,12 @@ class Passes:
             decode=decode,
             start=min(prompt, L) - 1 if fresh else 0,
             inputs=kwargs,
+            generating=self._batch is not None,
         )
         self.steps += 1
         self._since += 1
         self._with_images += visual is not None
-        self.intervention.begin(self._step)
+        self.intervention.start_pass(self._step)
 
     @torch.compiler.disable
     def _embeds(self, embeds: Tensor) -> Tensor | None:
@@ -184,7 +189,7 @@ class Passes:
             return
         if getattr(out, "logits", None) is None:
             raise ValueError(f"{self.name} changes the model's logits: call it with return_dict=True.")
-        self._spoken += 1
+        self._logits_seen += 1
         new = self.intervention.logits(self._step, out.logits)
         if new is not None:
             out.logits = new

@@ -16,7 +16,8 @@ from typing import Any
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import NeverFired, Run
 from airvlm.methods.air.config import AIR
-from airvlm.methods.air.controls import CONTROLS, Shorter, YesNo, control
+from airvlm.methods.air.controls import CONTROLS, control
+from airvlm.methods.biases import Shorter, YesNo
 from airvlm.methods.composed import Composed
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
@@ -71,14 +72,14 @@ _LISTED = [
         "air-transported",
         AIR.transported,
         AIR,
-        "carries crop tokens to the visual tokens they match, in prefill",
+        "projects crop tokens onto the visual tokens they match, in prefill",
     ),
-    _info("air-paper", AIR.paper, AIR, "the printed equation, on the retained visual rows, in prefill"),
+    _info("air-paper", AIR.paper, AIR, "the printed equation, on the retained visual tokens, in prefill"),
     _info(
         "air-lineage",
         AIR.lineage,
         AIR,
-        "a memory of prototypes and crops, at all rows, where a layer is unsure",
+        "a memory of prototypes and crops, at all token positions, where a layer is unsure",
     ),
     _info("memvr", MemVR, MemVR),
     _info("vaf", VAF, VAF),

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from airvlm.hooks.intervention import Call, Intervention, Step
+from airvlm.hooks.fields import setting
+from airvlm.hooks.intervention import Call, Context, Intervention, Step
 from airvlm.hooks.method import Method
-from airvlm.hooks.run import Run
 from airvlm.report import Report
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Composed(Method):
     mechanism: ClassVar[str] = "several methods at once, each acting on what the one before left"
     forwards: ClassVar[str] = "those of its parts"
 
-    methods: tuple[Method, ...]  # in the order they act
+    methods: tuple[Method, ...] = setting((), "in the order they act")
 
     def __init__(self, *parts: Method, methods: Sequence[Method] = ()) -> None:
         chosen = (*parts, *methods)
@@ -50,47 +50,39 @@ class Composed(Method):
     def needs_images(self) -> bool:  # type: ignore[override]  # what a class knows of one method, an instance of many
         return any(part.needs_images for part in self.methods)
 
-    def begin(self, run: Run) -> Intervention:
-        return _Together(run, self)
+    @property
+    def needs_pixels(self) -> bool:  # type: ignore[override]  # likewise
+        return any(part.needs_pixels for part in self.methods)
 
-
-class _Share:
-    """The run as one part sees it: all of the run, and the part's own method."""
-
-    def __init__(self, run: Run, method: Method) -> None:
-        self._run = run
-        self.method = method
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._run, name)
+    def start(self, context: Context) -> Intervention:
+        return _Together(self, context)
 
 
 class _Together(Intervention):
     """The interventions of the parts, one after the other."""
 
-    def __init__(self, run: Run, composed: Composed) -> None:
-        super().__init__(run)
-        self.composed = composed
-        self.parts = [part.begin(cast(Run, _Share(run, part))) for part in composed.methods]
+    def __init__(self, method: Composed, context: Context) -> None:
+        super().__init__(method, context)
+        self.parts = [part.intervention(context) for part in method.methods]
         self.layers = sorted({layer for part in self.parts for layer in part.layers})
         self.watched = sorted({layer for part in self.parts for layer in part.watched})
         self.decodes = any(part.decodes for part in self.parts)
-        self.speaks = any(part.speaks for part in self.parts)
+        self.changes_logits = any(part.changes_logits for part in self.parts)
 
     def open(self, stack: ExitStack) -> None:
         for part in self.parts:
             part.open(stack)
 
-    def call(self, call: Call) -> None:
+    def on_call(self, call: Call) -> None:
         for part in self.parts:
-            part.call(call)
+            part.start_call(call)
 
     def processors(self, call: Call) -> list[LogitsProcessor]:
         return [processor for part in self.parts for processor in part.processors(call)]
 
-    def begin(self, step: Step) -> None:
+    def on_pass(self, step: Step) -> None:
         for part in self.parts:
-            part.begin(step)
+            part.start_pass(step)
 
     def embeds(self, step: Step, inputs_embeds: Tensor) -> Tensor | None:
         return _chain(inputs_embeds, [partial(part.embeds, step) for part in self.parts])
@@ -105,23 +97,25 @@ class _Together(Intervention):
         return _chain(y, [partial(part.ffn, step, layer, x) for part in parts])
 
     def logits(self, step: Step, logits: Tensor) -> Tensor | None:
-        parts = [part for part in self.parts if part.speaks]
+        parts = [part for part in self.parts if part.changes_logits]
         return _chain(logits, [partial(part.logits, step) for part in parts])
+
+    def problem(self) -> str | None:
+        return next((problem for part in self.parts if (problem := part.problem())), None)
 
     def report(self) -> Report:
         reports = [part.report() for part in self.parts]
-        count = max(len(report.rows) for report in reports)
         rows = tuple(
-            self._joined([report.rows[r] for report in reports if r < len(report.rows)]) for r in range(count)
+            self._joined([report.rows[r] for report in reports if r < len(report.rows)])
+            for r in range(max(len(report.rows) for report in reports))
         )
         return self._joined(reports, rows=rows)
 
     def _joined(self, reports: list[Report], **more: Any) -> Report:
-        fired = any(report.fired for report in reports)
         idle = [f"{report.method['name']}: {report.reason}" for report in reports if not report.fired]
         return Report(
-            method=self.composed.to_json(),
-            fired=fired,
+            method=self.method.to_json(),
+            fired=any(report.fired for report in reports),
             reason="; ".join(idle) or None,
             layers=tuple(sorted({layer for report in reports for layer in report.layers})),
             tokens=sum(report.tokens for report in reports),

@@ -1,12 +1,12 @@
-"""MemVR: look twice (ICML 2025). The picture's own tokens are mixed into a feed-forward where the model is unsure.
+"""MemVR: look twice (ICML 2025). The image's own tokens are mixed into a feed-forward where the model is unsure.
 
-After each layer of a window the entropy lens asks how unsure the next token is; the first unsure layer l makes
+After each layer of a window the logit lens asks how unsure the next token is; the first unsure layer l makes
 layer l + 1 mix phi(x Z') Z into its feed-forward output, y = (1 - alpha) ffn + alpha |ffn|/|a| a, once a pass.
 
 `faithful=True` computes what the published code does, its flaws included:
   * |.| is one mean over the whole batch, so that rows and padding influence one another;
   * one decision a pass from the batch's summed entropy, and without a cache one decision for all positions;
-  * every row is given the last picture of the last row;
+  * every row is given the last image of the last row;
   * Qwen and GLM read the lens without the final norm, use SiLU, and scale Z by mean |W_up| / mean |Z|;
   * layers from 31 on keep a mixing ratio of 0, so that injection into the last layer does nothing.
 """
@@ -21,14 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from airvlm.hooks.additions import Counts, Tally
+from airvlm.hooks.changes import norm_ratio
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Intervention, Step
+from airvlm.hooks.intervention import Call, Context, Intervention, Step
 from airvlm.hooks.logit_lens import EntropyLens, Trigger
 from airvlm.hooks.method import Method, Renamed
-from airvlm.hooks.run import Run
-from airvlm.methods.air.reinforcement import Activation, identity, literal_term, norm, term
-from airvlm.report import Report
+from airvlm.methods.air.reinforced import Activation, identity, literal_term, term
 
 __all__ = ["PRESETS", "MemVR", "Preset", "preset"]
 
@@ -65,7 +63,7 @@ class MemVR(Method):
     name: ClassVar[str] = "memvr"
     publication: ClassVar[str] = "Look twice before you answer (ICML 2025, arXiv 2410.03577)"
     mechanism: ClassVar[str] = (
-        "where a middle layer is unsure, the next one's feed-forward is shown the picture again"
+        "where a middle layer is unsure, the next one's feed-forward is shown the image again"
     )
     forwards: ClassVar[str] = "1, and a head for each layer that looks"
 
@@ -99,8 +97,8 @@ class MemVR(Method):
     )
     faithful: bool = setting(False, "compute what the published code does, flaws included")
 
-    def begin(self, run: Run) -> Intervention:
-        return Retracing(run, self)
+    def start(self, context: Context) -> Intervention:
+        return Retracing(self, context)
 
     def watched(self, family: str, depth: int) -> range:
         """The layers whose output the lens reads in a decoder of `depth` layers; each acts on the next."""
@@ -130,61 +128,47 @@ def _window(layers: tuple[int, int]) -> tuple[int, int]:
 class Retracing(Intervention):
     """One run of MemVR."""
 
+    method: MemVR
     decodes = True
 
-    def __init__(self, run: Run, memvr: MemVR) -> None:
-        super().__init__(run)
-        self.memvr = memvr
-        published = preset(run.anatomy.family)
-        self.alpha = published.alpha if memvr.alpha is None else memvr.alpha
-        kind = memvr.phi or (published.phi if memvr.faithful else "identity")
+    def __init__(self, method: MemVR, context: Context) -> None:
+        super().__init__(method, context)
+        published = preset(context.anatomy.family)
+        self.alpha = published.alpha if method.alpha is None else method.alpha
+        kind = method.phi or (published.phi if method.faithful else "identity")
         self.phi: Activation = silu if kind == "silu" else identity
+        normed = published.normed or not method.faithful
         self.lens = EntropyLens(
-            run.anatomy,
-            Trigger(memvr.threshold, normed=published.normed or not memvr.faithful, pooled=memvr.faithful),
+            context.anatomy, Trigger(method.threshold, normed=normed, pooled=method.faithful)
         )
-        self.tally = Tally()
-        self.rows = 0  # of the caller's batch
-        self.showing: Tensor | None = None  # (rows,) rows with a picture
-        self.highest: Tensor | None = None  # (rows,) largest entropy seen
+        self.watched = method.watched(context.anatomy.family, len(context.anatomy.layers))
+        self.layers = [layer + 1 for layer in self.watched]
         self._memory: tuple[Tensor, Tensor] | None = None  # (B, S, d) and its mask (B, S)
         self._fires: Tensor | None = None  # (B, L)
-        if self.alpha:
-            self.watched = memvr.watched(run.anatomy.family, len(run.anatomy.layers))
-            self.layers = [layer + 1 for layer in self.watched]
 
-    def call(self, call: Call) -> None:
-        self.tally.clear()
-        self.highest = None
+    def on_call(self, call: Call) -> None:
+        self.lens.start_call()
 
     def embeds(self, step: Step, inputs_embeds: Tensor) -> None:
-        self.rows = step.rows
         self._fires = None
         if step.visual is not None:
-            take = _last_picture if self.memvr.faithful else _pictures
+            take = _last_image if self.method.faithful else _images
             self._memory = take(inputs_embeds, step.visual)
-            self.showing = step.visual[:: step.expand].any(-1)
         elif step.fresh:
-            self._memory = self.showing = None
-        if self._memory is not None and self.alpha:
-            self.lens.begin(step, self._memory[1].any(-1))
+            self._memory = None
+        if self._memory is not None:
+            self.lens.start_pass(step, self._memory[1].any(-1))
 
     def hidden(self, step: Step, layer: int, h: Tensor) -> None:
-        if self._memory is None:
-            return
-        self._fires = self.lens.look(step, h)
-        assert self.lens.highest is not None
-        highest = self.lens.highest.view(step.rows, -1).amax(-1)
-        if self.highest is not None and self.highest.shape == highest.shape:
-            highest = torch.maximum(self.highest.to(highest.device), highest)
-        self.highest = highest
+        if self._memory is not None:
+            self._fires = self.lens.read(step, h)
 
     def ffn(self, step: Step, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
         fires, self._fires = self._fires, None
-        if fires is None or self._memory is None or (self.memvr.faithful and layer >= DEAD_LAYERS):
+        if fires is None or self._memory is None or (self.method.faithful and layer >= DEAD_LAYERS):
             return None
         Z, mask = (t.to(y.device) for t in self._memory)
-        if self.memvr.faithful:
+        if self.method.faithful:
             a = literal_term(x, Z * self._scale(layer, Z, mask), self.phi, mask)  # (B, L, d) float32
             size, length = y.float().abs().mean(), a.abs().mean()
         else:
@@ -193,50 +177,26 @@ class Retracing(Intervention):
         mixed = (1 - self.alpha) * y.float() + self.alpha * size / length.clamp_min(1e-30) * a
         acts = fires.to(y.device).unsqueeze(-1) & (length > 0)  # (B, L, 1)
         new = torch.where(acts, mixed.to(y.dtype), y)
-        change = norm(new.float() - y.float()) / norm(y).clamp_min(1e-30)
-        self.tally.add(layer, _without_padding(change.squeeze(-1), step), step.rows)
+        self.changes.add(layer, step.without_padding(norm_ratio(new, y)), step.rows)
         return new
 
     def _scale(self, layer: int, Z: Tensor, mask: Tensor) -> Tensor:
         """mean |W_up| / mean |Z|. With phi = identity it cancels, and no weight is read."""
         if self.phi is identity:
             return Z.new_ones(())
-        weight = _up_projection(self.run.anatomy.ffns[layer])
+        weight = _up_projection(self.context.anatomy.ffns[layer])
         real = mask.sum() * Z.shape[-1]
         return (weight.float().abs().mean() / (Z.float().abs().sum() / real)).to(Z)
 
-    def report(self) -> Report:
-        counts = self.tally.rows(self.rows)
-        showing = [False] * self.rows if self.showing is None else self.showing.tolist()
-        highest = [0.0] * self.rows if self.highest is None else self.highest.tolist()
-        # At most one layer a pass and copy of a row, so that a row's passes are the sum over its layers.
-        passes = [sum(v[3] for v in row.layers.values()) for row in counts]
-        rows = tuple(self._report(*row) for row in zip(counts, showing, highest, passes, strict=True))
-        whole = Counts.joined(counts), any(showing), max(highest, default=0.0), max(passes, default=0)
-        return self._report(*whole, rows=rows)
+    def reason(self, row: int | None) -> str:
+        highest = self.lens.highest_of(row)
+        return f"no layer's entropy passed {self.method.threshold:g}; the highest was {highest:.3g}"
 
-    def _report(self, counts: Counts, shows: bool, highest: float, passes: int, **more: Any) -> Report:
-        if not self.alpha:
-            reason = "its alpha is 0"
-        elif not shows:
-            reason = "there is no picture in this row"
-        else:
-            reason = f"no layer's entropy passed {self.memvr.threshold:g}; the highest was {highest:.3g}"
-        return Report(
-            method=self.memvr.to_json(),
-            fired=counts.tokens > 0,
-            reason=None if counts.tokens else reason,
-            layers=tuple(sorted(counts.layers)),
-            tokens=counts.tokens,
-            passes=passes,
-            norm_ratio=counts.ratio,
-            silent=not self.alpha,
-            extra={"highest_entropy": highest},
-            **more,
-        )
+    def details(self, row: int | None, acted: bool) -> dict[str, Any]:
+        return {"extra": {"highest_entropy": self.lens.highest_of(row)}}
 
 
-def _pictures(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
+def _images(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
     """Every row's visual tokens: (B, S, d) and which of them are real (B, S)."""
     counts = visual.sum(-1)  # (B,)
     S = int(counts.max())
@@ -247,7 +207,7 @@ def _pictures(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
     return Z.masked_fill(~mask.unsqueeze(-1), 0.0), mask
 
 
-def _last_picture(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
+def _last_image(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
     """The last run of visual tokens of the last row that has any, for all rows alike."""
     row = int(visual.any(-1).nonzero()[-1])
     positions = visual[row].nonzero().flatten()
@@ -256,14 +216,6 @@ def _last_picture(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
     Z = embeds[row, positions[start:].to(embeds.device)]  # (S, d)
     B = embeds.shape[0]
     return Z.expand(B, -1, -1), torch.ones(B, len(Z), dtype=torch.bool, device=embeds.device)
-
-
-def _without_padding(ratio: Tensor, step: Step) -> Tensor:
-    """Positions that are only padding do not count as changed tokens."""
-    mask = step.attention_mask
-    if step.decode or mask is None or mask.shape[-1] < step.length:
-        return ratio
-    return ratio * (mask[:, : step.length] if step.fresh else mask[:, -step.length :]).to(ratio)
 
 
 def _up_projection(ffn: nn.Module) -> Tensor:

@@ -1,6 +1,6 @@
-"""The noise of VCD's second picture: the published diffusion schedule, drawn from a seed for each picture.
+"""The noise of VCD's second image: the published diffusion schedule, drawn from a seed for each image.
 
-A picture's noise depends on its own pixels and the seed alone, so that results depend neither on the order of the
+An image's noise depends on its own pixels and the seed alone, so that results depend neither on the order of the
 questions nor on what else is in the batch. Knows nothing of models beyond the shapes their processors give.
 """
 
@@ -39,18 +39,16 @@ def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, 
     new: Any
     if not isinstance(pixels, Tensor):
         new = [one(x) for x in pixels]
-    elif pixels.dim() == 2:  # patches of all pictures in one list (Qwen, GLM): split by picture
+    elif pixels.dim() == 2:  # patches of all images in one list (Qwen, GLM): split by image
         counts = inputs["image_grid_thw"].prod(-1).tolist()
         new = torch.cat([one(x) for x in pixels.split(counts)])
-    else:  # (..., C, H, W): pictures or their tiles
+    else:  # (..., C, H, W): images or their tiles
         sizes = inputs.get("image_sizes") if pixels.dim() == 4 else None
         new = pixels.clone()
         flat = new.view(-1, *pixels.shape[-3:])
         for i, view in enumerate(flat):
             h, w = (int(n) for n in sizes[i]) if sizes is not None else view.shape[-2:]
-            real = view[
-                :, :h, :w
-            ]  # where pictures of unlike sizes are padded, the padding is not the picture
+            real = view[:, :h, :w]  # where images of unlike sizes are padded, the padding is not the image
             if bool(
                 real.any()
             ):  # a tile that only pads a row is all zeros, and must stay so to be known as such

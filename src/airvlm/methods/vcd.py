@@ -1,8 +1,8 @@
-"""VCD: visual contrastive decoding (CVPR 2024). What a noised picture also makes likely is held against the answer.
+"""VCD: visual contrastive decoding (CVPR 2024). What a noised image also makes likely is held against the answer.
 
-Every pass runs twice, with the picture and with a noised one; the logits become (1 + alpha) l - alpha l' where l is
+Every pass runs twice, with the image and with a noised one; the logits become (1 + alpha) l - alpha l' where l is
 plausible, l >= max l + log beta, and nothing elsewhere. The second stream has a cache of its own, follows beams, and
-is seen by no other method. Rows without a picture are left alone.
+is seen by no other method. Rows without an image are left alone.
 
 `faithful=True` computes what the published code does, its flaws included: noise from the global generator, so that
 results depend on the order of the questions, and nothing at all unless tokens are sampled.
@@ -21,11 +21,9 @@ import torch
 from torch import Tensor
 
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Intervention, Step, aside
+from airvlm.hooks.intervention import Call, Context, Intervention, Step, aside
 from airvlm.hooks.method import Method
-from airvlm.hooks.run import Run
 from airvlm.methods.noise import noised
-from airvlm.report import Report
 
 __all__ = ["VCD", "contrast"]
 
@@ -48,7 +46,7 @@ class VCD(Method):
     publication: ClassVar[str] = (
         "Mitigating object hallucinations by visual contrastive decoding (CVPR 2024, arXiv 2311.16922)"
     )
-    mechanism: ClassVar[str] = "subtracts what the model would say of a noised picture"
+    mechanism: ClassVar[str] = "subtracts what the model would say of a noised image"
     forwards: ClassVar[str] = "2 for every pass"
     needs_pixels: ClassVar[bool] = True
 
@@ -78,24 +76,19 @@ class VCD(Method):
         False, "noise from the global generator, and only when sampling, as the published code"
     )
 
-    def begin(self, run: Run) -> Intervention:
-        return Contrasting(run, self)
+    def start(self, context: Context) -> Intervention:
+        return Contrasting(self, context)
 
 
 class Contrasting(Intervention):
     """One run of VCD."""
 
-    decodes = True
+    method: VCD
+    changes_logits = decodes = True
 
-    def __init__(self, run: Run, vcd: VCD) -> None:
-        super().__init__(run)
-        self.vcd = vcd
-        self.speaks = vcd.alpha > 0
-        self.rows = 0
-        self.showing: Tensor | None = None  # (rows,) rows with a picture
+    def __init__(self, method: VCD, context: Context) -> None:
+        super().__init__(method, context)
         self.flips: Tensor | None = None  # (rows,) positions whose likeliest token changed
-        self.passes = self.positions = 0
-        self.seconds = 0.0
         self.sampling = True  # or a plain pass
         self._image_inputs: dict[str, Any] = {}  # of the generate call under way
         self._noised: dict[str, Any] = {}
@@ -103,17 +96,17 @@ class Contrasting(Intervention):
         self._total = 0  # tokens of the sequence so far
         self._cache: Any = None  # of the second stream
         self._followed: list[Any] = []  # caches of generate whose reordering the second one follows
-        base: Any = getattr(run.model, "base_model", run.model)
+        model = context.anatomy.model
+        base: Any = getattr(model, "base_model", model)
         self._base = base
         self._names = [n for n in inspect.signature(base.get_image_features).parameters if n != "kwargs"]
 
     def open(self, stack: ExitStack) -> None:
         stack.callback(self._unfollow)
 
-    def call(self, call: Call) -> None:
-        self.passes = self.positions = 0
-        self.flips = self.showing = self._cache = None
-        self.seconds = 0.0
+    def on_call(self, call: Call) -> None:
+        self.flips = self._cache = None
+        self.seconds = {"contrast": 0.0}
         self._unfollow()
         self.sampling = bool(call.option("do_sample", False))
         for name in ("assistant_model", "prompt_lookup_num_tokens"):
@@ -126,47 +119,42 @@ class Contrasting(Intervention):
         ids: Any = call.arguments.get("input_ids", call.arguments.get("inputs"))
         self._padding = call.arguments.get("attention_mask", torch.ones_like(ids))
 
-    def begin(self, step: Step) -> None:
-        self.rows = step.rows
+    def on_pass(self, step: Step) -> None:
         self._total = step.length if step.fresh else self._total + step.length
-        self._take(
-            step.inputs
-        )  # a plain pass brings its own pixels; generate encodes them before the first pass
-        if step.visual is not None:
-            self.showing = step.visual[:: step.expand].any(-1)
-        elif step.fresh:
-            self.showing = None
+        # a plain pass brings its own pixels; generate encodes them before the first pass
+        self._take(step.inputs)
 
     def _take(self, arguments: Any) -> None:
         given = {n: arguments[n] for n in self._names if arguments.get(n) is not None}
         if "pixel_values" in given:
             self._image_inputs, self._noised = given, {}
 
-    @property
-    def _acts(self) -> bool:
-        return self.vcd.alpha > 0 and self.showing is not None and (self.sampling or not self.vcd.faithful)
-
     @torch.no_grad()
     def logits(self, step: Step, logits: Tensor) -> Tensor | None:
-        if not self._acts:
+        if self.with_image is None or (self.method.faithful and not self.sampling):
             return None
-        assert self.showing is not None
         started = time.perf_counter()
         other = self._second(step).to(logits)
-        mixed = contrast(logits, other, self.vcd.alpha, self.vcd.beta)
-        shows = self.showing.repeat_interleave(step.expand).to(logits.device)[:, None, None]  # (B, 1, 1)
-        new = torch.where(shows, mixed, logits)
+        mixed = contrast(logits, other, self.method.alpha, self.method.beta)
+        shows = self.with_image.to(logits.device)
+        new = torch.where(shows.repeat_interleave(step.expand)[:, None, None], mixed, logits)
         flips = (new.argmax(-1) != logits.argmax(-1)).view(step.rows, -1).sum(-1)
         self.flips = flips if self.flips is None else self.flips + flips.to(self.flips.device)
-        self.passes += 1
-        self.positions += logits.shape[1] * step.expand
-        self.seconds += time.perf_counter() - started
+        self.changes.count(shows.long() * logits.shape[1] * step.expand)
+        self.seconds["contrast"] = self.seconds.get("contrast", 0.0) + time.perf_counter() - started
         return new
+
+    def reason(self, row: int | None) -> str:
+        return "tokens are not sampled, where the published code does nothing (faithful=True)"
+
+    def details(self, row: int | None, acted: bool) -> dict[str, Any]:
+        flips = 0 if self.flips is None else int(self.flips.sum() if row is None else self.flips[row])
+        return {"extra": {"likeliest_changed": flips}}
 
     # -- the second stream
 
     def _second(self, step: Step) -> Tensor:
-        """Logits of the same pass with the noised picture."""
+        """Logits of the same pass with the noised image."""
         given = {
             k: v for k, v in step.inputs.items() if k not in ("mm_encoder_outputs", "labels", *self._names)
         }
@@ -187,14 +175,14 @@ class Contrasting(Intervention):
             return self._pass({**given, "past_key_values": self._cache}).logits
         if not self._image_inputs:
             raise ValueError(
-                "vcd noises the picture's pixels: give pixel_values, not features encoded beforehand."
+                "vcd noises the image's pixels: give pixel_values, not features encoded beforehand."
             )
         if not self._noised:
             self._noised = noised(
-                self._image_inputs, self.vcd.noise_step, None if self.vcd.faithful else self.vcd.seed
+                self._image_inputs, self.method.noise_step, None if self.method.faithful else self.method.seed
             )
         if not cached:
-            # Each copy of the rows in turn, as the pictures are given once a row.
+            # Each copy of the rows in turn, as the images are given once a row.
             copies = [
                 self._pass({**_every(given, step, j), **self._noised, "use_cache": False}).logits
                 for j in range(step.expand)
@@ -215,12 +203,12 @@ class Contrasting(Intervention):
         return torch.nn.functional.pad(mask, (0, self._total - mask.shape[-1]), value=1)
 
     def _pass(self, arguments: dict[str, Any]) -> Any:
-        # Qwen and GLM keep the positions of the picture on the module; both streams have the same, and the first
+        # Qwen and GLM keep the positions of the image on the module; both streams have the same, and the first
         # one's stays in place whatever the second does.
         kept = vars(self._base).get("rope_deltas")
         try:
             with aside():
-                return self.run.model(**arguments)
+                return self.context.anatomy.model(**arguments)
         finally:
             if "rope_deltas" in vars(self._base):
                 self._base.rope_deltas = kept
@@ -244,35 +232,6 @@ class Contrasting(Intervention):
             vars(main).pop("reorder_cache", None)
         self._followed.clear()
         self._cache = None
-
-    # -- the report
-
-    def report(self) -> Report:
-        showing = [False] * self.rows if self.showing is None else self.showing.tolist()
-        flips = [0] * self.rows if self.flips is None else self.flips.tolist()
-        rows = tuple(self._report(shows, flip) for shows, flip in zip(showing, flips, strict=True))
-        seconds = {"contrast": self.seconds}
-        whole = self._report(any(showing), sum(flips), rows=rows, seconds=seconds)
-        return whole
-
-    def _report(self, shows: bool, flips: int, **more: Any) -> Report:
-        acted = shows and self.passes > 0
-        if self.vcd.alpha == 0:
-            reason = "its alpha is 0"
-        elif not shows:
-            reason = "there is no picture in this row"
-        else:
-            reason = "tokens are not sampled, where the published code does nothing (faithful=True)"
-        return Report(
-            method=self.vcd.to_json(),
-            fired=acted,
-            reason=None if acted else reason,
-            tokens=self.positions if acted else 0,
-            passes=self.passes if acted else 0,
-            silent=self.vcd.alpha == 0,
-            extra={"likeliest_changed": flips},
-            **more,
-        )
 
 
 def _every(arguments: dict[str, Any], step: Step, j: int) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from airvlm.hooks.run import DidNotAct, NeverFired, Run
+from airvlm.hooks.templates import layer_span
 from airvlm.images.cache import cache_of
 from airvlm.methods import AIR
 from airvlm.methods.air.crops import crop_boxes, crops
-from airvlm.methods.air.reinforced import window
+from airvlm.methods.air.reinforced import default_span
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
@@ -177,6 +178,17 @@ def test_presets_take_overrides_and_another_rule_replaces_theirs() -> None:
         ({"layers": (3, 2)}, "first, one after the last"),
         ({"phi": "tanh"}, "phi"),
         ({"source": "web"}, "source"),
+        ({"tau": 0.1, "keep": 2}, "at most one of tau, keep and quantile"),
+        ({"eps": 0.0}, "eps"),
+        ({"top_q": 1.5}, "top_q"),
+        ({"keep": -1}, "keep"),
+        ({"quantile": 2.0}, "quantile"),
+        ({"distance": "manhattan"}, "choose one of ot, cosine"),
+        ({"order": "best"}, "order"),
+        ({"memory": "all"}, "memory"),
+        ({"carry": "bag"}, "carry"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"noise": -1.0}, "noise"),
     ],
 )
 def test_fields_that_cannot_be_meant_say_what_to_give(fields: Any, message: str) -> None:
@@ -185,16 +197,16 @@ def test_fields_that_cannot_be_meant_say_what_to_give(fields: Any, message: str)
 
 
 def test_the_default_window_is_the_last_fifth_as_the_papers() -> None:
-    assert window(None, 32) == (26, 32)
-    assert window(None, 4) == (2, 4)
-    assert window((1, 3), 4) == (1, 3)
+    assert default_span(32) == range(26, 32)
+    assert default_span(4) == range(2, 4)
+    assert layer_span((1, 3), 4) == range(1, 3)
     with pytest.raises(ValueError, match="the decoder has 4"):
-        window((26, 32), 4)
+        layer_span((26, 32), 4)
 
 
 def test_the_last_layer_alone_is_refused_for_visual_rows() -> None:
     model, processor = tiny_models.shared("llava")
-    with pytest.raises(ValueError, match="nothing reads the visual rows after the last layer"):
+    with pytest.raises(ValueError, match="nothing reads the visual tokens after the last layer"):
         AIR.paper(layers=(3, 4))(model, processor)
     AIR.paper(layers=(3, 4), positions="all")(model, processor)
 
@@ -281,7 +293,7 @@ def test_the_report_tells_what_was_done_row_by_row() -> None:
     assert report.sinkhorn is not None and report.sinkhorn.converged and report.sinkhorn.iterations > 0
     assert [sum(crop.kept for crop in picture) for picture in report.crops] == [3, 3, 3, 3]
     assert set(report.seconds) == {"crops", "transport", "injection"}
-    assert report.rows[1].reason == "there is no picture in this row"
+    assert report.rows[1].reason == "there is no image in this row"
     assert report.method == AIR.paper(keep=3, top_q=6, strength=0.3, layers=(1, 3)).to_json()
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from airvlm.methods import AIR, METHODS, VAF, Composed, parse_method
-from airvlm.methods.air.controls import CONTROLS, Shorter, YesNo, control, spellings
+from airvlm.methods.air.controls import CONTROLS, control
+from airvlm.methods.biases import Shorter
 from tests import tiny_models
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False}
@@ -30,51 +31,6 @@ def generated(llava: Any, method: Any, **options: Any) -> Any:
     return result
 
 
-def test_shorter_adds_its_bias_to_the_end_token_alone(llava: Any) -> None:
-    out = generated(llava, Shorter(bias=1.5))
-    for scores, logits in zip(out.scores, out.logits, strict=True):
-        change = torch.where(torch.isfinite(scores), scores - logits, 0.0)
-        torch.testing.assert_close(change[:, 2], torch.full((4,), 1.5))
-        change[:, 2] = 0
-        assert (change == 0).all()
-    assert out.report.fired and len(out.report.rows) == 4
-
-
-def test_shorter_ends_answers(llava: Any) -> None:
-    assert generated(llava, Shorter(bias=1e4)).sequences.shape[1] < generated(llava, None).sequences.shape[1]
-
-
-def test_shorter_needs_no_picture() -> None:
-    model, processor = tiny_models.shared("llava")
-    batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
-    with Shorter(bias=1e4)(model, processor) as run:
-        ids = model.generate(**batch, **GREEDY)
-    assert run.report.fired and ids[0, -1] == 2
-
-
-@pytest.mark.parametrize("method", [Shorter(bias=0.0), YesNo(bias=0.0)])
-def test_a_bias_of_0_is_vanilla_and_says_nothing(llava: Any, method: Any, recwarn: Any) -> None:
-    out, vanilla = generated(llava, method), generated(llava, None)
-    assert torch.equal(out.sequences, vanilla.sequences)
-    assert all(torch.equal(a, b) for a, b in zip(out.scores, vanilla.scores, strict=True))
-    assert not out.report.fired and "0" in out.report.reason
-    assert not [w for w in recwarn if "did not act" in str(w.message)]
-
-
-def test_yesno_makes_answers_yes_or_not(llava: Any) -> None:
-    yes = llava[1].tokenizer("yes", add_special_tokens=False)["input_ids"][0]
-    L = llava[2]["input_ids"].shape[1]
-    assert (generated(llava, YesNo(bias=1e4)).sequences[:, L] == yes).all()
-    assert (generated(llava, YesNo(bias=-1e4)).sequences[:, L] != yes).all()
-
-
-def test_spellings_are_single_known_tokens() -> None:
-    tokenizer = tiny_models.tokenizer()
-    assert spellings(tokenizer, ("yes", "Yes")) == tokenizer("yes", add_special_tokens=False)["input_ids"]
-    with pytest.raises(ValueError, match="no single token"):
-        spellings(tokenizer, ("perhaps",))
-
-
 @pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize(
     "base", [AIR.transported(keep=3, weight=0.5, top_q=0.5), AIR.paper(keep=3, strength=0.5, top_q=8)]
@@ -90,7 +46,7 @@ def test_every_control_acts_and_differs_from_what_it_controls(llava: Any, name: 
 def test_another_pictures_crops_need_another_picture() -> None:
     model, processor = tiny_models.shared("llava")
     rows = tiny_models.rows()[:1]
-    with pytest.raises(ValueError, match="two unlike pictures"):
+    with pytest.raises(ValueError, match="two unlike images"):
         with AIR(source="other")(model, processor, images=[rows[0][1]]):
             model.generate(**tiny_models.inputs(processor, rows), **GREEDY)
 
@@ -129,7 +85,7 @@ def test_the_model_as_it_is_is_no_method(text: str) -> None:
     ("text", "message"),
     [
         ("magic", "unknown method 'magic'; known: vanilla, air"),
-        ("air:magic=1", "air has no field 'magic'; it has top_q"),
+        ("air:magic=1", "air has no field 'magic'; it has reading, patches"),
         ("air:keep", "name=value"),
         ("vanilla:keep=1", "no fields"),
         ("air:keep=2,tau=0.1", "at most one of"),

@@ -7,15 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.air.crops import Box
-from airvlm.methods.air.evidence import Evidence, gather, landing
+from airvlm.methods.air.config import AIR
+from airvlm.methods.air.crops import Box, CropTokens
+from airvlm.methods.air.evidence import Evidence, _joined, gather, kept_crops
 from airvlm.methods.air.prototypes import prototypes
-from airvlm.methods.air.recipe import Recipe
 from airvlm.methods.air.transport import cosine_cost, sinkhorn
-from airvlm.methods.air.views import Views
+from airvlm.methods.air.transported import landing, project
 
 K, M, N, D = 9, 5, 4, 6
-RECIPE = Recipe(top_q=4, eps=0.1)
+TRANSPORTED = AIR.transported(top_q=4, eps=0.1)
+PAPER = AIR.paper(top_q=4, eps=0.1, tau=None)
 BOXES = tuple(Box(m, 0, m + 4, 8) for m in range(M))
 
 
@@ -23,13 +24,17 @@ def tokens(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) + 0.5
 
 
-def views(seed: int = 1, mask: Tensor | None = None, n: int = N) -> Views:
-    return Views(BOXES, (8, 8), tokens(seed, M, n, D), mask)
+def crops(seed: int = 1, mask: Tensor | None = None, n: int = N) -> CropTokens:
+    return CropTokens(BOXES, (8, 8), tokens(seed, M, n, D), mask)
 
 
-def evidence(recipe: Recipe = RECIPE, carrying: bool = False, **changes: Any) -> Evidence:
-    [found] = gather([tokens(0, K, D)], [views()], replace(recipe, **changes), carrying=carrying)
+def evidence(air: AIR = PAPER, **changes: Any) -> Evidence:
+    [found] = gathered([tokens(0, K, D)], [crops()], replace(air, **changes))
     return found
+
+
+def gathered(Z: list[Tensor], own: list[CropTokens], air: AIR) -> list[Evidence]:
+    return gather(Z, own, air, project if air.reading == "carry" else None)
 
 
 def prototype_tokens() -> Tensor:
@@ -38,32 +43,31 @@ def prototype_tokens() -> Tensor:
 
 
 def test_distances_are_the_transport_costs_of_each_crop_alone() -> None:
-    costs = [sinkhorn(cosine_cost(prototype_tokens(), x), 0.1).cost for x in views().tokens]
+    costs = [sinkhorn(cosine_cost(prototype_tokens(), x), 0.1).cost for x in crops().tokens]
     torch.testing.assert_close(evidence().distances, torch.stack(costs), rtol=0, atol=1e-6)
 
 
 def test_cosine_distance_is_the_mean_cost() -> None:
-    costs = [cosine_cost(prototype_tokens(), x).mean() for x in views().tokens]
+    costs = [cosine_cost(prototype_tokens(), x).mean() for x in crops().tokens]
     torch.testing.assert_close(evidence(distance="cosine").distances, torch.stack(costs))
 
 
-def test_a_batch_of_unlike_pictures_gives_what_each_gives_alone() -> None:
+def test_a_batch_of_unlike_images_gives_what_each_gives_alone() -> None:
     Z = [tokens(0, K, D), tokens(2, K + 2, D), tokens(3, K, D)]
     short = torch.tensor([[True] * N] * (M - 1) + [[True, True, False, False]])
-    looks = [views(), views(5), views(6, short)]
-    for carrying in (False, True):
-        together = gather(Z, looks, RECIPE, carrying=carrying)
+    given = [crops(), crops(5), crops(6, short)]
+    for air in (PAPER, TRANSPORTED):
+        together = gathered(Z, given, air)
         for i, own in enumerate(together):
-            [alone] = gather([Z[i]], [looks[i]], RECIPE, carrying=carrying)
+            [alone] = gathered([Z[i]], [given[i]], air)
             torch.testing.assert_close(own.distances, alone.distances)
-            one, other = (own.carried, alone.carried) if carrying else (own.memory, alone.memory)
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close((own.projected, own.memory), (alone.projected, alone.memory))
 
 
 def test_a_crop_with_fewer_tokens_is_the_crop_without_its_padding() -> None:
     mask = torch.tensor([[True] * N] * (M - 1) + [[True, True, False, False]])
-    [found] = gather([tokens(0, K, D)], [views(1, mask)], RECIPE, carrying=False)
-    alone = sinkhorn(cosine_cost(prototype_tokens(), views().tokens[-1, :2]), 0.1).cost
+    [found] = gathered([tokens(0, K, D)], [crops(1, mask)], PAPER)
+    alone = sinkhorn(cosine_cost(prototype_tokens(), crops().tokens[-1, :2]), 0.1).cost
     torch.testing.assert_close(found.distances[-1], alone)
     assert found.memory is not None
     assert len(found.memory) == M * N - 2
@@ -97,7 +101,7 @@ def test_controls_keep_as_many_crops_but_others() -> None:
 
 def test_memory_is_the_kept_crops_tokens_and_the_prototypes_before_them() -> None:
     found = evidence(keep=2)
-    kept = views().tokens[found.kept].reshape(-1, D)
+    kept = crops().tokens[found.kept].reshape(-1, D)
     assert found.memory is not None and torch.equal(found.memory, kept)
     both = evidence(keep=2, memory="prototypes+crops").memory
     assert both is not None and torch.equal(both, torch.cat([prototype_tokens(), kept]))
@@ -106,7 +110,7 @@ def test_memory_is_the_kept_crops_tokens_and_the_prototypes_before_them() -> Non
 def test_the_averaged_control_is_the_mean_visual_token() -> None:
     mean = tokens(0, K, D).mean(0, keepdim=True)
     torch.testing.assert_close(evidence(memory="average").memory, mean)
-    torch.testing.assert_close(evidence(carrying=True, memory="average").carried, mean.expand(4, D))
+    torch.testing.assert_close(evidence(TRANSPORTED, memory="average").projected, mean.expand(4, D))
 
 
 def test_noise_changes_the_memory_and_follows_the_seed() -> None:
@@ -117,9 +121,9 @@ def test_noise_changes_the_memory_and_follows_the_seed() -> None:
     assert 0.6 < ratio < 1.5
 
 
-def direct_carry(carry: str, temperature: float) -> Tensor:
+def direct_projection(carry: str, temperature: float) -> Tensor:
     """The barycentric image of each prototype, by loops."""
-    H, X = prototype_tokens(), views().tokens
+    H, X = prototype_tokens(), crops().tokens
     images, costs = [], []
     for x in X:
         C = cosine_cost(H, x)
@@ -127,59 +131,87 @@ def direct_carry(carry: str, temperature: float) -> Tensor:
         R = R / R.sum(1, keepdim=True)
         images.append(R @ x)
         costs.append((R * C).sum(1))
-    carried = torch.zeros_like(H)
+    projected = torch.zeros_like(H)
     for k in range(len(H)):
         weights = torch.softmax(torch.stack([-cost[k] / temperature for cost in costs]), 0)
-        carried[k] = sum(w * image[k] for w, image in zip(weights, images, strict=True))  # type: ignore[assignment]
-    return carried
+        projected[k] = sum(w * image[k] for w, image in zip(weights, images, strict=True))  # type: ignore[assignment]
+    return projected
 
 
 @pytest.mark.parametrize("carry", ["plan", "softmax"])
 @pytest.mark.parametrize("temperature", [None, 0.5])
-def test_carried_tokens_are_the_plans_means_mixed_by_each_rows_own_cost(
+def test_projected_tokens_are_the_plans_means_mixed_by_each_rows_own_cost(
     carry: str, temperature: float | None
 ) -> None:
-    found = evidence(carrying=True, carry=carry, temperature=temperature)
-    expected = direct_carry(carry, temperature or 0.1)
-    torch.testing.assert_close(found.carried, expected, rtol=1e-4, atol=1e-5)
+    found = evidence(TRANSPORTED, carry=carry, temperature=temperature)
+    expected = direct_projection(carry, temperature or 0.1)
+    torch.testing.assert_close(found.projected, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_only_kept_crops_are_carried() -> None:
+def test_only_kept_crops_are_projected() -> None:
     near = int(evidence().distances.argmin())
-    looks = views()
-    [found] = gather([tokens(0, K, D)], [looks], replace(RECIPE, keep=1), carrying=True)
-    own = replace(looks, boxes=looks.boxes[:1], tokens=looks.tokens[near : near + 1])
-    [alone] = gather([tokens(0, K, D)], [own], RECIPE, carrying=True)
-    torch.testing.assert_close(found.carried, alone.carried)
+    given = crops()
+    [found] = gathered([tokens(0, K, D)], [given], replace(TRANSPORTED, keep=1))
+    own = replace(given, boxes=given.boxes[:1], tokens=given.tokens[near : near + 1])
+    [alone] = gathered([tokens(0, K, D)], [own], TRANSPORTED)
+    torch.testing.assert_close(found.projected, alone.projected)
 
 
-def test_nothing_kept_carries_nothing() -> None:
-    found = evidence(carrying=True, tau=0.0)
-    assert found.carried is None and found.count == 0
+def test_nothing_kept_projects_nothing() -> None:
+    found = evidence(TRANSPORTED, tau=0.0)
+    assert found.projected is None and found.count == 0
 
 
-def test_geometry_brings_a_view_of_the_whole_picture_back_to_its_places() -> None:
-    whole = Views((Box(0, 0, 8, 8),), (8, 8), tokens(1, 1, K, D), None)
-    [found] = gather([tokens(0, K, D)], [whole], replace(RECIPE, carry="geometry"), carrying=True)
-    torch.testing.assert_close(found.carried, whole.tokens[0][found.prototypes])
+def test_geometry_brings_a_crop_of_the_whole_image_back_to_its_places() -> None:
+    whole = CropTokens((Box(0, 0, 8, 8),), (8, 8), tokens(1, 1, K, D), None)
+    [found] = gathered([tokens(0, K, D)], [whole], replace(TRANSPORTED, carry="geometry"))
+    torch.testing.assert_close(found.projected, whole.tokens[0][found.prototypes])
 
 
 def test_geometry_leaves_places_that_no_crop_shows() -> None:
-    corner = Views((Box(0, 0, 4, 4),), (8, 8), tokens(1, 1, 4, D), None)
-    recipe = Recipe(top_q=1.0, carry="geometry")
-    [found] = gather([tokens(0, 16, D)], [corner], recipe, carrying=True)
+    corner = CropTokens((Box(0, 0, 4, 4),), (8, 8), tokens(1, 1, 4, D), None)
+    [found] = gathered([tokens(0, 16, D)], [corner], AIR(carry="geometry"))
     assert found.covered is not None
     assert found.covered.nonzero().flatten().tolist() == [0, 1, 4, 5]
 
 
 def test_geometry_needs_square_grids() -> None:
     with pytest.raises(ValueError, match="square grids"):
-        landing(views(), 8, 4)
+        landing(crops(), 8, 4)
 
 
 def test_no_crops_at_all_is_defined() -> None:
-    nothing = Views((), (8, 8), torch.zeros(0, 0, D), None)
-    for carrying in (False, True):
-        [found] = gather([tokens(0, K, D)], [nothing], RECIPE, carrying=carrying)
-        assert found.count == 0 and found.carried is None
+    nothing = CropTokens((), (8, 8), torch.zeros(0, 0, D), None)
+    for air in (PAPER, TRANSPORTED):
+        [found] = gathered([tokens(0, K, D)], [nothing], air)
+        assert found.count == 0 and found.projected is None
         assert found.distances.shape == (0,)
+
+
+DISTANCES = torch.tensor([[0.3, 0.1, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, ["1111", "1111"]),
+        ({"tau": 0.15}, ["0101", "1000"]),
+        ({"keep": 1}, ["0100", "1000"]),  # of equals the first
+        ({"keep": 3, "order": "farthest"}, ["1110", "0111"]),
+        ({"quantile": 0.5}, ["0101", "1100"]),
+        ({"keep": 9}, ["1111", "1111"]),
+    ],
+)
+def test_each_image_keeps_crops_by_its_own_distances(fields: dict[str, Any], kept: list[str]) -> None:
+    assert ["".join(map(str, row)) for row in kept_crops(DISTANCES, AIR(**fields)).int().tolist()] == kept
+
+
+def test_joined_crops_hold_all_and_mask_the_shorter_ones() -> None:
+    one = CropTokens((Box(0, 0, 1, 1),), (8, 8), torch.ones(1, 3, 2), None)
+    two = CropTokens(
+        (Box(0, 0, 2, 2),) * 2, (8, 4), torch.ones(2, 2, 2), torch.tensor([[True, True], [True, False]])
+    )
+    both = _joined([one, two])
+    assert both.tokens.shape == (3, 3, 2) and len(both.boxes) == 3
+    assert both.mask is not None
+    assert both.mask.sum(1).tolist() == [3, 2, 1]

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from airvlm import AIR
-from airvlm.methods.air.crops import crop_boxes, crops
+from airvlm.methods.air.crops import CropTokens, crop_boxes, crops
 from airvlm.methods.air.evidence import gather
-from airvlm.methods.air.views import Views
+from airvlm.methods.air.transported import project
 
 __all__ = ["cut", "reinforced"]
 
@@ -35,27 +35,27 @@ def reinforced(
     new: dict[int, Tensor | None] = {}
     for air in dict.fromkeys(airs):
         members = [i for i, own in enumerate(airs) if own == air]
-        views = [_views(tokens[i], sizes[i], air, Z[i].shape[-1]) for i in members]
-        found = gather([Z[i] for i in members], views, air, carrying=True)
+        packed = [_packed(tokens[i], sizes[i], air, Z[i].shape[-1]) for i in members]
+        found = gather([Z[i] for i in members], packed, air, project)
         for i, evidence in zip(members, found, strict=True):
-            if evidence.carried is None:
+            if evidence.projected is None:
                 new[i] = None
                 continue
-            at, carried = evidence.prototypes, evidence.carried
+            at, projected = evidence.prototypes, evidence.projected
             if evidence.covered is not None:
-                at, carried = at[evidence.covered], carried[evidence.covered]
+                at, projected = at[evidence.covered], projected[evidence.covered]
             z = Z[i][at].float()
             tokens_of_image = Z[i].clone()
-            tokens_of_image[at] = (z + air.weight * (carried - z)).to(Z[i].dtype)
+            tokens_of_image[at] = (z + air.weight * (projected - z)).to(Z[i].dtype)
             new[i] = tokens_of_image
     return [new[i] for i in range(len(Z))]
 
 
-def _views(tokens: Sequence[Tensor], size: tuple[int, int], air: AIR, d: int) -> Views:
+def _packed(tokens: Sequence[Tensor], size: tuple[int, int], air: AIR, d: int) -> CropTokens:
     boxes = tuple(crop_boxes(size, air.patches, air.layout, air.seed))
     if not tokens:
-        return Views((), size, torch.zeros(0, 0, d), None)
-    packed = nn.utils.rnn.pad_sequence(list(tokens), batch_first=True)  # (M, N, d)
-    lengths = torch.tensor([len(own) for own in tokens], device=packed.device)
-    mask = torch.arange(packed.shape[1], device=packed.device) < lengths[:, None]
-    return Views(boxes, size, packed, None if bool(mask.all()) else mask)
+        return CropTokens((), size, torch.zeros(0, 0, d), None)
+    padded = nn.utils.rnn.pad_sequence(list(tokens), batch_first=True)  # (M, N, d)
+    lengths = torch.tensor([len(own) for own in tokens], device=padded.device)
+    mask = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
+    return CropTokens(boxes, size, padded, None if bool(mask.all()) else mask)

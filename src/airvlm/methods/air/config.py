@@ -1,8 +1,9 @@
 """AIR: adaptive visual reinforcement, in three readings (arXiv 2602.24041).
 
-`AIR.paper()` adds phi(H' Z~') Z~ to the retained visual rows in prefill; `AIR.lineage()` adds a memory at all rows
-where a layer is unsure; both act in reinforcing.py. `AIR.transported()` carries crop tokens to the visual tokens they
-match, in carrying.py. What the evidence is, is evidence.py; how the model is reached is passes.py.
+`AIR.paper()` adds phi(H' Z~') Z~ at the prototypes' token positions in prefill; `AIR.lineage()` adds a memory at all
+positions where a layer is unsure; both are reinforced.py. `AIR.transported()` blends what the crops say into the visual
+tokens they match: transported.py. The evidence that all of them use is evidence.py. A field acts in all readings unless
+it names those in which it does; set in another, it is refused.
 """
 
 from __future__ import annotations
@@ -11,28 +12,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from airvlm.hooks.fields import check_effect, check_given, setting
-from airvlm.hooks.intervention import Intervention
+from airvlm.hooks.fields import check_given, setting
+from airvlm.hooks.intervention import Context, Intervention
 from airvlm.hooks.method import Method, Renamed
-from airvlm.hooks.run import Run
-from airvlm.methods.air.recipe import Recipe
-from airvlm.methods.air.reinforced import Reinforcing, window
-from airvlm.methods.air.transported import Carrying
+from airvlm.methods.air.prototypes import how_many
+from airvlm.methods.air.reinforced import Reinforced
+from airvlm.methods.air.transported import Transported
 
-__all__ = ["AIR", "window"]
+__all__ = ["AIR"]
 
 
 @dataclass(frozen=True)
-class AIR(Recipe, Method):
+class AIR(Method):
     """Adaptive visual reinforcement. `AIR()` is the transported reading."""
 
     name: ClassVar[str] = "air"
     publication: ClassVar[str] = "Look Carefully: adaptive visual reinforcement (ICLR 2026, arXiv 2602.24041)"
-    mechanism: ClassVar[str] = "crops that agree with the picture's distinctive tokens reinforce them"
-    forwards: ClassVar[str] = "1, and one encoding of the crops a picture"
+    mechanism: ClassVar[str] = "crops that agree with the image's distinctive tokens reinforce them"
+    forwards: ClassVar[str] = "1, and one encoding of the crops per image"
 
     renamed: ClassVar[Mapping[str, Renamed]] = {"plan": Renamed("layout"), "rows": Renamed("positions")}
 
+    reading: Literal["carry", "ffn"] = setting(
+        "carry",
+        "carry (transported): blend what the crops say into the visual tokens; ffn (paper, lineage): add the term to "
+        "feed-forward outputs",
+    )
+
+    # the crops
     patches: int = setting(12, "M, the crops of an image", low=0, high=4096, search=(4, 24))
     layout: Literal["windows", "random"] = setting(
         "windows",
@@ -41,11 +48,36 @@ class AIR(Recipe, Method):
     source: Literal["original", "shrunk", "other"] = setting(
         "original", "crops of the original; controls: of the image as the model sees it, of another image"
     )
-    reading: Literal["carry", "ffn"] = setting(
-        "carry",
-        "carry (transported): blend what the crops say into the visual tokens; ffn (paper, lineage): add the term to "
-        "feed-forward outputs",
+    seed: int = setting(0, "of random crops, of the random order and of the noise")
+
+    # the evidence: prototypes, transport, which crops are kept
+    top_q: int | float = setting(
+        1.0, "Q, the prototypes: a count, or a fraction of the image's K tokens", low=0, search=(0.1, 1.0)
     )
+    eps: float = setting(
+        0.03, "entropic regulariser of the transport; small is sharp", above=0, search=(0.01, 0.2)
+    )
+    distance: Literal["ot", "cosine"] = setting("ot", "of a crop: ot is <T, C>, cosine the mean of C")
+    tau: float | None = setting(
+        None, "keep crops whose distance is at most tau (at most one of tau, keep, quantile)", low=0
+    )
+    keep: int | None = setting(None, "keep this many nearest crops", low=0, search=(1, 12))
+    quantile: float | None = setting(
+        None, "keep crops up to this quantile of their distances; with no rule all are kept", low=0, high=1
+    )
+    order: Literal["nearest", "farthest", "random"] = setting(
+        "nearest", "which crops make up the number kept; farthest and random are controls"
+    )
+    memory: Literal["crops", "prototypes+crops", "average"] = setting(
+        "crops",
+        "Z~: the kept crops' tokens, with the prototypes before them (paper, lineage), or (a control) the mean visual "
+        "token",
+    )
+    noise: float = setting(
+        0.0, "control: Gaussian noise on the kept crops' tokens, in units of their own deviation", low=0
+    )
+
+    # transported: blend into the visual tokens
     weight: float = setting(
         0.25,
         "share of the projected token in the blend; 0 is off",
@@ -55,6 +87,19 @@ class AIR(Recipe, Method):
         readings=("transported",),
         search=(0.05, 0.5),
     )
+    carry: Literal["plan", "softmax", "geometry"] = setting(
+        "plan",
+        "which crop tokens a prototype takes: by the transport plan, by softmax of -C/eps, or by where crops lie",
+        readings=("transported",),
+    )
+    temperature: float | None = setting(
+        None,
+        "of the softmax that mixes crops by a prototype's own cost; eps if none",
+        above=0,
+        readings=("transported",),
+    )
+
+    # paper and lineage: add to feed-forward outputs
     strength: float | None = setting(
         0.12,
         "norm of the added term over the feed-forward's, per token; none adds the bare sum; 0 is off",
@@ -92,8 +137,13 @@ class AIR(Recipe, Method):
     )
 
     def __post_init__(self) -> None:
-        Recipe.__post_init__(self)
-        check_effect(self)
+        super().__post_init__()
+        chosen = [n for n in ("tau", "keep", "quantile") if getattr(self, n) is not None]
+        if len(chosen) > 1:
+            raise ValueError(
+                f"{' and '.join(chosen)} are both set: give at most one of tau, keep and quantile"
+            )
+        how_many(self.top_q, 1)
         if self.reading == "carry" and self.memory == "prototypes+crops":
             raise ValueError(
                 "memory = 'prototypes+crops' has no effect in the transported reading of air: it acts in air-paper and "
@@ -107,7 +157,7 @@ class AIR(Recipe, Method):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The equations as printed: the term on the Q retained visual rows, in prefill, in every layer of the span."""
+        """The equations as printed: the term on the Q retained visual tokens, in prefill, in all layers of the span."""
         preset = {
             "reading": "ffn",
             "top_q": 100,
@@ -120,7 +170,7 @@ class AIR(Recipe, Method):
 
     @classmethod
     def lineage(cls, **changes: Any) -> Self:
-        """As the paper's figures point to, built on MemVR: a memory at all rows, where a layer is unsure."""
+        """As the paper's figures point to, built on MemVR: a memory at all positions, where a layer is unsure."""
         preset = {
             "reading": "ffn",
             "top_q": 100,
@@ -135,7 +185,7 @@ class AIR(Recipe, Method):
 
     @classmethod
     def transported(cls, **changes: Any) -> Self:
-        """Our own, of the same parts: the plan carries each crop's tokens to the visual tokens they match."""
+        """Our own, of the same parts: the plan projects each crop's tokens onto the visual tokens they match."""
         return cls._preset({"reading": "carry", "weight": 0.25, "eps": 0.03, "top_q": 1.0}, changes)
 
     @classmethod
@@ -147,5 +197,5 @@ class AIR(Recipe, Method):
         check_given(air, [cls.renamed[name].to if name in cls.renamed else name for name in changes])
         return air
 
-    def begin(self, run: Run) -> Intervention:
-        return Carrying(run, self) if self.reading == "carry" else Reinforcing(run, self)
+    def start(self, context: Context) -> Intervention:
+        return Transported(self, context) if self.reading == "carry" else Reinforced(self, context)

@@ -1,7 +1,8 @@
-"""Crops of a picture: where they lie, and cutting them out of the original.
+"""Crops of an image: where they lie, cutting them out, and the visual tokens that the model's encoder makes of them.
 
-Every plan is a pure function of the picture's size (and a seed), so that the same picture always gives the same
-crops. Knows nothing of models or tokens; how a picture is read from disk or the network is pictures.py.
+A layout is a pure function of the image's size (and a seed), so that the same image always gives the same crops. They
+are cut from the original where it is given, else from the pixel tensor the model gets, encoded in batches and kept:
+many questions about one image encode its crops once. Knows nothing of what the tokens are used for.
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+import torch
 from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from airvlm.images.load import BadPicture, load_picture
+from airvlm.hooks.row_images import AnyImage
+from airvlm.images.cache import cache_of, serial, weights_state
+from airvlm.models.anatomy import Anatomy
 
-__all__ = ["BadPicture", "Box", "Plan", "crop_boxes", "crops", "load_picture"]
+__all__ = ["Box", "CropTokens", "Cropping", "Layout", "crop_boxes", "crops", "encode_crops"]
 
-Plan = Literal["windows", "random"]
+Layout = Literal["windows", "random"]
 OVERLAP = 1.5  # a window is this many times its cell, so that an object cut by one window is whole in another
-SCALE = (0.08, 1.0)  # random crops: share of the picture's area, as in the usual random resized crop
+SCALE = (0.08, 1.0)  # random crops: share of the image's area, as in the usual random resized crop
 RATIO = (3 / 4, 4 / 3)  # random crops: width over height
+CHUNK = 96  # crops in one encoder call, so that many images at once fit memory
 
 
 class Box(NamedTuple):
@@ -36,28 +44,28 @@ class Box(NamedTuple):
         return self.x1 - self.x0, self.y1 - self.y0
 
 
-def crop_boxes(size: tuple[int, int], n: int = 12, plan: Plan = "windows", seed: int = 0) -> list[Box]:
-    """n boxes over a picture of (width, height).
+def crop_boxes(size: tuple[int, int], n: int = 12, layout: Layout = "windows", seed: int = 0) -> list[Box]:
+    """n boxes over an image of (width, height).
 
-    "windows"  overlapping windows in one or more scales, coarse first; each scale covers the whole picture
+    "windows"  overlapping windows in one or more scales, coarse first; each scale covers the whole image
     "random"   random resized crops drawn from `seed`
     """
     W, H = size
     if W < 1 or H < 1:
-        raise ValueError(f"a picture of {W} x {H} pixels has nothing to crop")
+        raise ValueError(f"an image of {W} x {H} pixels has nothing to crop")
     if n < 0:
         raise ValueError(f"patches = {n}: the number of crops cannot be negative")
-    if plan == "windows":
+    if layout == "windows":
         return [box for count in _scales(n) for box in _windows(W, H, count)]
-    if plan == "random":
+    if layout == "random":
         draw = random.Random(f"{W}x{H}:{seed}")
         return [_random_crop(W, H, draw) for _ in range(n)]
-    raise ValueError(f"crop plan {plan!r} is unknown; choose 'windows' or 'random'")
+    raise ValueError(f"crop layout {layout!r} is unknown; choose 'windows' or 'random'")
 
 
-def crops(picture: Image.Image, boxes: Sequence[Box]) -> list[Image.Image]:
-    """The boxes cut out of the picture, at the picture's own resolution."""
-    return [picture.crop(box) for box in boxes]
+def crops(image: Image.Image, boxes: Sequence[Box]) -> list[Image.Image]:
+    """The boxes cut out of the image, at the image's own resolution."""
+    return [image.crop(box) for box in boxes]
 
 
 def _scales(n: int) -> list[int]:
@@ -89,8 +97,131 @@ def _spans(length: int, n: int) -> list[tuple[int, int]]:
 def _random_crop(W: int, H: int, draw: random.Random) -> Box:
     area = W * H * draw.uniform(*SCALE)
     ratio = math.exp(draw.uniform(*(math.log(r) for r in RATIO)))
-    # Clamped, not redrawn: a long thin picture would never accept a square of its own area.
+    # Clamped, not redrawn: a long thin image would never accept a square of its own area.
     w = min(W, max(1, round(math.sqrt(area * ratio))))
     h = min(H, max(1, round(math.sqrt(area / ratio))))
     x0, y0 = draw.randint(0, W - w), draw.randint(0, H - h)
     return Box(x0, y0, x0 + w, y0 + h)
+
+
+# -- crops as visual tokens
+
+
+@dataclass(frozen=True)
+class Cropping:
+    """Which crops are cut."""
+
+    patches: int = 12  # M
+    layout: Layout = "windows"
+    seed: int = 0
+    shrunk: bool = False  # cut from the image at the size the model sees it
+
+
+@dataclass(frozen=True)
+class CropTokens:
+    """One image's M crops as tokens."""
+
+    boxes: tuple[Box, ...]  # in the image's own pixels
+    size: tuple[int, int]  # the image's width and height
+    tokens: Tensor  # (M, N, d)
+    mask: Tensor | None  # (M, N) False where a crop has fewer than N tokens; None when all have N
+
+
+@torch.no_grad()
+def encode_crops(
+    anatomy: Anatomy, processor: Any, images: Sequence[AnyImage], keys: Sequence[str], cropping: Cropping
+) -> list[CropTokens]:
+    """The crops of each image as tokens: known ones from the cache, all others in one batched encoding, in chunks."""
+    cache, state = cache_of(anatomy.model), weights_state(anatomy.model)
+    made_by = serial(getattr(processor, "image_processor", processor))
+    found: dict[str, CropTokens] = {}
+    fresh: dict[str, AnyImage] = {}
+    for key, image in zip(keys, images, strict=True):
+        encoded = cache.get("crops", (key, cropping, made_by, state))
+        if encoded is not None:
+            found[key] = encoded
+        else:
+            fresh[key] = image
+    for key, encoded in zip(fresh, _encode(anatomy, processor, list(fresh.values()), cropping), strict=True):
+        found[key] = encoded
+        cache.put("crops", (key, cropping, made_by, state), encoded)
+    return [found[key] for key in keys]
+
+
+def _encode(anatomy: Anatomy, processor: Any, images: list[AnyImage], cropping: Cropping) -> list[CropTokens]:
+    layouts = [crop_boxes(_size(image), cropping.patches, cropping.layout, cropping.seed) for image in images]
+    cut: list[Any] = []
+    for image, boxes in zip(images, layouts, strict=True):
+        if isinstance(image, Tensor):
+            cut += _tensor_crops(image, boxes)
+        else:
+            view, scaled = (
+                (image, boxes) if not cropping.shrunk else _shrunk(anatomy, processor, image, boxes)
+            )
+            cut += crops(view, scaled)
+    tokens: list[Tensor] = []  # (N, d) a crop
+    for start in range(0, len(cut), CHUNK):
+        chunk = cut[start : start + CHUNK]
+        plain = isinstance(chunk[0], Tensor)
+        inputs = {"pixel_values": torch.stack(chunk)} if plain else anatomy.pixels(processor, chunk)
+        tokens += anatomy.encode(inputs)
+    if len(tokens) != len(cut):
+        raise RuntimeError(
+            f"{anatomy.family}: {len(cut)} crops were encoded into {len(tokens)} groups of tokens; pass an Anatomy "
+            "whose `pixels` and `encode` give one tensor per image"
+        )
+    own = iter(tokens)
+    return [
+        _packed(boxes, _size(image), [next(own) for _ in boxes], anatomy.hidden_size)
+        for image, boxes in zip(images, layouts, strict=True)
+    ]
+
+
+def _packed(boxes: list[Box], size: tuple[int, int], tokens: list[Tensor], d: int) -> CropTokens:
+    lengths = [len(own) for own in tokens]
+    if not tokens:
+        return CropTokens((), size, torch.zeros(0, 0, d), None)
+    padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True)  # (M, N, d)
+    mask = None
+    if min(lengths) < max(lengths):
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        mask = mask.to(padded.device)
+    return CropTokens(tuple(boxes), size, padded, mask)
+
+
+def _size(image: AnyImage) -> tuple[int, int]:
+    return (image.shape[-1], image.shape[-2]) if isinstance(image, Tensor) else image.size
+
+
+def _tensor_crops(pixels: Tensor, boxes: list[Box]) -> list[Tensor]:
+    """Windows of a (3, H, W) tensor, brought back to its size: the encoder knows no other."""
+    size = pixels.shape[-2:]
+    return [
+        F.interpolate(
+            pixels[None, :, box.y0 : box.y1, box.x0 : box.x1].float(), size, mode="bicubic", antialias=True
+        )[0].to(pixels.dtype)
+        for box in boxes
+    ]
+
+
+def _shrunk(
+    anatomy: Anatomy, processor: Any, image: Image.Image, boxes: list[Box]
+) -> tuple[Image.Image, list[Box]]:
+    """The image at the size the model sees, and the same boxes in it: no detail that the model did not get."""
+    pixels = anatomy.pixels(processor, [image]).get("pixel_values")
+    if pixels is None or pixels.dim() < 4:
+        raise ValueError(
+            f"{anatomy.family} sees images at their own size: there is no shrunk one to crop from"
+        )
+    h, w = pixels.shape[-2:]
+    W, H = image.size
+    scaled = [
+        Box(
+            min(w - 1, round(b.x0 * w / W)),
+            min(h - 1, round(b.y0 * h / H)),
+            max(1, round(b.x1 * w / W)),
+            max(1, round(b.y1 * h / H)),
+        )
+        for b in boxes
+    ]
+    return image.resize((w, h), Image.Resampling.BICUBIC), scaled

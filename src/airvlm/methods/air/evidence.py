@@ -1,118 +1,172 @@
-"""Evidence: what a picture's crops say about its tokens.
+"""Evidence: what the crops of an image say about its visual tokens, and the evidence of every image in a batch.
 
-From a picture's visual tokens Z and its crops' tokens: the prototypes, the transport distance of each crop, which
-crops are kept, the memory Z~ of their tokens, and the image of each prototype under the plan. Pictures of one
-shape are solved together. Knows nothing of models, hooks or how crops were made.
+From an image's visual tokens Z and its crops' tokens: the prototypes, the transport distance of each crop, which crops
+are kept, the memory Z~ of their tokens, or what a reading projects onto each prototype. Images of one shape are solved
+together, and kept for the next question. Knows nothing of where the evidence is added: transported.py, reinforced.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from airvlm.methods.air.crops import Box
+from airvlm.hooks.intervention import Call, Context, Intervention, Step
+from airvlm.hooks.row_images import AnyImage, Shown
+from airvlm.images.cache import cache_of, serial, weights_state
+from airvlm.methods.air.crops import Box, Cropping, CropTokens, encode_crops
 from airvlm.methods.air.prototypes import how_many, prototypes
-from airvlm.methods.air.recipe import Recipe
 from airvlm.methods.air.transport import cosine_cost, sinkhorn
-from airvlm.methods.air.views import Views
+from airvlm.report import Crop, Sinkhorn
 
-__all__ = ["Evidence", "gather"]
+if TYPE_CHECKING:
+    from airvlm.methods.air.config import AIR
 
-ELEMENTS = 2**25  # costs solved at once; more pictures than fit are solved in turns
+__all__ = ["Evidence", "Matched", "Matches", "Projection", "WithEvidence", "gather", "kept_crops"]
+
+# the fields of AIR that evidence depends on, beside those of the crops
+EVIDENCE_FIELDS = tuple(
+    "reading top_q eps distance tau keep quantile order memory noise carry temperature seed".split()
+)
+ELEMENTS = 2**25  # costs solved at once; more images than fit are solved in turns
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One picture's evidence. Q prototypes of its K tokens, M crops of N tokens."""
+    """One image's evidence. Q prototypes of its K tokens, M crops of N tokens."""
 
     boxes: tuple[Box, ...]  # of the crops, in the image's own pixels
     prototypes: Tensor  # (Q,) positions among the K tokens, ascending
     distances: Tensor  # (M,) float32
     kept: Tensor  # (M,) bool
     count: int  # crops kept
-    memory: Tensor | None  # (S, d) Z~; None where the tokens are carried instead
-    carried: Tensor | None  # (Q, d) float32, what the crops say each prototype should be; None with a memory
+    memory: Tensor | None  # (S, d) Z~; None where they are projected instead
+    projected: (
+        Tensor | None
+    )  # (Q, d) float32, what the crops say each prototype should be; None with a memory
     covered: Tensor | None  # (Q,) bool, prototypes that a kept crop speaks about; None when it is all of them
     iterations: Tensor  # () most Sinkhorn updates of any crop
     converged: Tensor  # () bool
 
 
-@torch.no_grad()
-def gather(Z: Sequence[Tensor], views: Sequence[Views], recipe: Recipe, *, carrying: bool) -> list[Evidence]:
-    """The evidence of every picture: its tokens Z (K, d) and its crops' tokens.
+@dataclass(frozen=True)
+class Matches:
+    """The prototypes of P images of one shape, matched with their crops' tokens: what a projection is made of."""
 
-    carrying: compute what is carried to each prototype; otherwise the memory of the kept tokens.
+    C: Tensor  # (P, M, Q, N) costs
+    plan: Tensor | None  # (P, M, Q, N) transport plans, where they were solved
+    X: Tensor  # (P, M, N, d) the crops' tokens
+    mask: Tensor | None  # (P, M, N) False where a crop has fewer than N tokens
+    kept: Tensor  # (P, M) bool
+    prototypes: Tensor  # (P, Q) positions among the K tokens
+    K: int
+    crops: CropTokens  # of the first image: where the crops lie
+
+
+Projection = Callable[
+    [Matches, "AIR"], tuple[Tensor, Tensor]
+]  # (P, Q, d), and where it says anything: (P, Q)
+
+
+@torch.no_grad()
+def gather(
+    Z: Sequence[Tensor], crops: Sequence[CropTokens], air: AIR, project: Projection | None = None
+) -> list[Evidence]:
+    """The evidence of every image: its tokens Z (K, d) and its crops' tokens.
+
+    project: what the kept crops say each prototype should be; without it, the memory of their tokens.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for i, (own, crop) in enumerate(zip(Z, views, strict=True)):
+    for i, (own, crop) in enumerate(zip(Z, crops, strict=True)):
         # Geometry depends on where the boxes lie too.
-        place = (crop.boxes, crop.size) if recipe.carry == "geometry" else ()
+        place = (crop.boxes, crop.size) if air.carry == "geometry" else ()
         groups.setdefault((own.shape, crop.tokens.shape, crop.mask is None, place), []).append(i)
     found: dict[int, Evidence] = {}
     for (shape, (M, N, _), *_), members in groups.items():
-        share = max(1, ELEMENTS // max(1, M * N * max(1, how_many(recipe.top_q, shape[0]))))
+        share = max(1, ELEMENTS // max(1, M * N * max(1, how_many(air.top_q, shape[0]))))
         for start in range(0, len(members), share):
             part = members[start : start + share]
-            solved = _solve([Z[i] for i in part], [views[i] for i in part], recipe, carrying)
+            solved = _solve([Z[i] for i in part], [crops[i] for i in part], air, project)
             found |= dict(zip(part, solved, strict=True))
     return [found[i] for i in range(len(Z))]
 
 
-def _solve(Z: list[Tensor], views: list[Views], recipe: Recipe, carrying: bool) -> list[Evidence]:
-    """Pictures of one shape, together: P of them."""
+def _solve(Z: list[Tensor], crops: list[CropTokens], air: AIR, project: Projection | None) -> list[Evidence]:
+    """Images of one shape, together: P of them."""
     device = Z[0].device
     tokens = _together(Z)  # (P, K, d)
     P, K, _ = tokens.shape
-    X = _together([v.tokens for v in views]).to(device)  # (P, M, N, d)
+    X = _together([v.tokens for v in crops]).to(device)  # (P, M, N, d)
     M = X.shape[1]
     mask = (
-        None if views[0].mask is None else _together([v.mask for v in views if v.mask is not None]).to(device)
+        None if crops[0].mask is None else _together([v.mask for v in crops if v.mask is not None]).to(device)
     )
-    chosen = prototypes(tokens, how_many(recipe.top_q, K))
+    chosen = prototypes(tokens, how_many(air.top_q, K))
     H = chosen.gather(tokens)  # (P, Q, d)
-    if recipe.memory == "average":
-        return _average(views, tokens, chosen.indices, carrying)
+    if air.memory == "average":
+        return _average(crops, tokens, chosen.indices, project is not None)
     C = cosine_cost(H.unsqueeze(1), X)  # (P, M, Q, N)
     iterations = torch.zeros(P, dtype=torch.long, device=device)
     converged = torch.ones(P, dtype=torch.bool, device=device)
     plan = None
-    if recipe.distance == "ot" or (carrying and recipe.carry == "plan"):
-        solved = sinkhorn(C, recipe.eps, mask_columns=mask)
+    if air.distance == "ot" or (project is not None and air.carry == "plan"):
+        solved = sinkhorn(C, air.eps, mask_columns=mask)
         plan, d = solved.plan, solved.cost
         if M:
             iterations, converged = solved.iterations.amax(-1), solved.converged.all(-1)
-    if recipe.distance == "cosine":
+    if air.distance == "cosine":
         d = _mean(C, mask)
-    kept = recipe.kept(d)  # (P, M)
-    carried = covered = None
+    kept = kept_crops(d, air)  # (P, M)
+    projected = covered = None
     counts = kept.sum(-1)
     spoken = counts
-    if carrying:
-        carried, covered = _carry(C, plan, X, mask, kept, recipe, views[0], K, chosen.indices)
+    if project is not None:
+        projected, covered = project(Matches(C, plan, X, mask, kept, chosen.indices, K, crops[0]), air)
         spoken = covered.sum(-1)
     numbers, spoken_of = torch.stack([counts, spoken]).tolist()  # the one sync of a prefill's evidence
     return [
         Evidence(
-            boxes=views[p].boxes,
+            boxes=crops[p].boxes,
             prototypes=chosen.indices[p],
             distances=d[p],
             kept=kept[p],
             count=numbers[p],
             memory=None
-            if carrying
-            else _memory(H[p], X[p], None if mask is None else mask[p], kept[p], recipe),
-            carried=_own(carried[p], P) if carried is not None and spoken_of[p] else None,
+            if project is not None
+            else _memory(H[p], X[p], None if mask is None else mask[p], kept[p], air),
+            projected=_own(projected[p], P) if projected is not None and spoken_of[p] else None,
             covered=covered[p] if covered is not None and spoken_of[p] < covered.shape[1] else None,
             iterations=iterations[p],
             converged=converged[p],
         )
         for p in range(P)
     ]
+
+
+def kept_crops(d: Tensor, air: AIR) -> Tensor:
+    """Which crops are kept, by their distances d (..., M): the count by the rule, its members by `order`."""
+    M = d.shape[-1]
+    if air.tau is not None:
+        count = (d <= air.tau).sum(-1, keepdim=True)
+    elif air.keep is not None:
+        count = torch.full_like(d[..., :1], min(air.keep, M), dtype=torch.long)
+    elif air.quantile is not None and M:
+        limit = torch.quantile(d, air.quantile, dim=-1, keepdim=True)
+        count = (d <= limit + 1e-7).sum(-1, keepdim=True)
+    else:
+        count = torch.full_like(d[..., :1], M, dtype=torch.long)
+    if air.order == "random":
+        drawn = torch.randperm(M, generator=torch.Generator().manual_seed(air.seed)).to(d.device)
+        rank = drawn.expand(d.shape)
+    else:
+        ordered = d.argsort(dim=-1, descending=air.order == "farthest", stable=True)
+        rank = ordered.argsort(dim=-1)
+    return rank < count
 
 
 def _own(part: Tensor, P: int) -> Tensor:
@@ -133,98 +187,210 @@ def _mean(C: Tensor, mask: Tensor | None) -> Tensor:
     return (C * weight).sum((-1, -2)) / weight.sum((-1, -2)).clamp_min(1)
 
 
-def _memory(H: Tensor, X: Tensor, mask: Tensor | None, kept: Tensor, recipe: Recipe) -> Tensor:
-    """Z~ of one picture: (S, d), the kept crops' tokens one after another."""
+def _memory(H: Tensor, X: Tensor, mask: Tensor | None, kept: Tensor, air: AIR) -> Tensor:
+    """Z~ of one image: (S, d), the kept crops' tokens one after another."""
     rows = X[kept] if mask is None else X[mask & kept.unsqueeze(-1)]
     rows = rows.reshape(-1, X.shape[-1])
-    if recipe.noise and len(rows):
-        rows = _noised(rows, recipe)
-    return torch.cat([H.to(rows.dtype), rows]) if recipe.memory == "prototypes+crops" else rows
+    if air.noise and len(rows):
+        rows = noised(rows, air)
+    return torch.cat([H.to(rows.dtype), rows]) if air.memory == "prototypes+crops" else rows
 
 
-def _noised(rows: Tensor, recipe: Recipe) -> Tensor:
-    generator = torch.Generator().manual_seed(recipe.seed)
+def noised(rows: Tensor, air: AIR) -> Tensor:
+    generator = torch.Generator().manual_seed(air.seed)
     noise = torch.randn(rows.shape, generator=generator).to(rows.device)
-    return (rows.float() + recipe.noise * rows.float().std() * noise).to(rows.dtype)
+    return (rows.float() + air.noise * rows.float().std() * noise).to(rows.dtype)
 
 
-def _average(views: list[Views], tokens: Tensor, indices: Tensor, carrying: bool) -> list[Evidence]:
+def _average(crops: list[CropTokens], tokens: Tensor, indices: Tensor, transported: bool) -> list[Evidence]:
     """Control: the mean of all visual features in place of what crops say; no crop takes part."""
-    M = len(views[0].tokens)
+    M = len(crops[0].tokens)
     mean = tokens.float().mean(1, keepdim=True)  # (P, 1, d)
     zero = torch.zeros((), dtype=torch.long, device=tokens.device)
     return [
         Evidence(
-            boxes=views[p].boxes,
+            boxes=crops[p].boxes,
             prototypes=indices[p],
             distances=torch.full((M,), math.nan),
             kept=torch.zeros(M, dtype=torch.bool),
             count=0,
-            memory=None if carrying else mean[p].to(tokens.dtype),
-            carried=mean[p].expand(indices.shape[1], -1) if carrying else None,
+            memory=None if transported else mean[p].to(tokens.dtype),
+            projected=mean[p].expand(indices.shape[1], -1) if transported else None,
             covered=None,
             iterations=zero,
             converged=zero == 0,
         )
-        for p in range(len(views))
+        for p in range(len(crops))
     ]
 
 
-def _carry(
-    C: Tensor,
-    plan: Tensor | None,
-    X: Tensor,
-    mask: Tensor | None,
-    kept: Tensor,
-    recipe: Recipe,
-    view: Views,
-    K: int,
-    indices: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """What the crops say about each prototype: (P, Q, d), and where they say anything: (P, Q)."""
-    P, M, Q, N = C.shape
-    if recipe.carry == "plan":
-        assert plan is not None
-        R = plan
-    elif recipe.carry == "softmax":
-        scores = C / -recipe.eps
-        if mask is not None:
-            scores = scores.masked_fill(~mask.unsqueeze(-2), -torch.inf)
-        R = scores.softmax(-1)
-    else:
-        shown = landing(view, K, N).to(C)  # (M, K, N)
-        R = shown.expand(P, M, K, N).gather(2, indices[:, None, :, None].expand(P, M, Q, N))
-    mass = R.sum(-1, keepdim=True)  # (P, M, Q, 1)
-    R = R / mass.clamp_min(1e-30)  # each row a mean over the crop's tokens
-    own = (R * C).sum(-1)  # (P, M, Q) the row's own transport cost
-    speaks = kept.unsqueeze(-1) & (mass.squeeze(-1) > 0)  # (P, M, Q)
-    scores = (own / -(recipe.temperature or recipe.eps)).masked_fill(~speaks, -torch.inf)
-    covered = speaks.any(1)  # (P, Q)
-    weights = scores.masked_fill(~covered.unsqueeze(1), 0.0).softmax(1) if M else scores
-    R = (R * weights.unsqueeze(-1)).transpose(1, 2).reshape(P, Q, M * N)
-    rows = X.reshape(P, M * N, X.shape[-1]).float()
-    if recipe.noise and rows.numel():
-        rows = torch.stack([_noised(own_rows, recipe) for own_rows in rows])
-    return R @ rows, covered
+# -- the evidence of a run
 
 
-def landing(view: Views, K: int, N: int) -> Tensor:
-    """Which of a picture's K cells each crop token shows: (M, K, N), 1 where token n of crop m lands on cell k.
+@dataclass(frozen=True)
+class Matched:
+    """An image in a batch row, with its evidence."""
 
-    Both token sets must be square grids in reading order over the whole picture and the whole crop.
-    """
-    g, c = math.isqrt(K), math.isqrt(N)
-    if g * g != K or c * c != N:
-        raise ValueError(
-            f"carry='geometry' needs square grids of tokens; this model has {K} for the picture and {N} for a crop. "
-            "Use carry='plan'."
-        )
-    W, H = view.size
-    centre = (torch.arange(c) + 0.5) / c
-    shown = torch.zeros(len(view.boxes), K, N)
-    for m, box in enumerate(view.boxes):
-        x = (box[0] + centre * (box[2] - box[0])) / W * g
-        y = (box[1] + centre * (box[3] - box[1])) / H * g
-        cell = y.long().clamp(0, g - 1)[:, None] * g + x.long().clamp(0, g - 1)[None, :]  # (c, c)
-        shown[m, cell.flatten(), torch.arange(N)] = 1.0
-    return shown
+    positions: Tensor  # (K,) of its tokens in the row
+    evidence: Evidence
+
+
+class WithEvidence(Intervention):
+    """Gathers the evidence of each prefill's images; a reading acts on it."""
+
+    method: AIR
+    project: Projection | None = None  # of a reading that needs one
+
+    def __init__(self, method: AIR, context: Context) -> None:
+        super().__init__(method, context)
+        self.cropping = Cropping(method.patches, method.layout, method.seed, shrunk=method.source == "shrunk")
+        if context.images.given is not None and context.processor is None:
+            raise ValueError(
+                f"{method.name} encodes crops of the images with the model's processor: pass it as the second "
+                "argument, method(model, processor, images=...)"
+            )
+        self.matched: list[list[Matched]] = []  # by row of the caller's batch
+        self.seconds = {"crops": 0.0, "transport": 0.0, "injection": 0.0}
+        self._images: dict[str, AnyImage] = {}  # of the run, by content
+
+    def on_call(self, call: Call) -> None:
+        self.context.images.start_call(call.arguments)
+
+    def match(self, step: Step, embeds: Tensor) -> bool:
+        """Match the images of a pass with the decoder's input embeds (B, L, d); whether the sequence shows any."""
+        if step.visual is not None:
+            own = embeds[:: step.expand]
+            shown = self.context.images.shown(step)
+            for image in (image for part in shown for image in part.images):
+                self._images.setdefault(image.key, image.pixels)
+            Z = [own[part.row, part.positions] for part in shown]  # (K, d) a part
+            self.matched = [[] for _ in range(step.rows)]
+            for part, evidence in zip(shown, self._evidence(shown, Z), strict=True):
+                self.matched[part.row].append(Matched(part.positions, evidence))
+        elif step.fresh:
+            self.matched = [[] for _ in range(step.rows)]
+        return any(self.matched)
+
+    def _evidence(self, shown: list[Shown], Z: list[Tensor]) -> list[Evidence]:
+        """Kept evidence where there is some of the same tokens; all other is gathered together, and kept."""
+        started = time.perf_counter()
+        cache = cache_of(self.context.anatomy.model)
+        keys = self._keys(shown)
+        marks = [_mark(own) for own in Z]
+        known = [cache.get("evidence", key) or (None, marks[keys.index(key)]) for key in keys]
+        # What acted before (another method, say) may have changed the tokens: the key cannot know, the mark does.
+        same = _same(marks, [mark for _, mark in known])
+        found: dict[int, Evidence] = {
+            i: one for i, (one, _) in enumerate(known) if same[i] and one is not None
+        }
+        first = {
+            i: keys.index(key) if alike else i for i, (key, alike) in enumerate(zip(keys, same, strict=True))
+        }
+        pending = [i for i in first if first[i] == i and i not in found]
+        if pending:
+            crops = self._crops([shown[i] for i in pending])
+            encoded = time.perf_counter()
+            self.seconds["crops"] += encoded - started
+            gathered = gather([Z[i] for i in pending], crops, self.method, self.project)
+            for i, evidence in zip(pending, gathered, strict=True):
+                found[i] = evidence
+                cache.put("evidence", keys[i], (evidence, marks[i]))
+            self.seconds["transport"] += time.perf_counter() - encoded
+        return [found[i] if i in found else found[first[i]] for i in range(len(keys))]
+
+    def _keys(self, shown: list[Shown]) -> list[Hashable]:
+        """All that evidence depends on, but for the tokens themselves."""
+        processor = getattr(self.context.processor, "image_processor", self.context.processor)
+        # as text: top_q = 1 is one prototype and 1.0 is all of them, and the two are equal
+        settings = repr([getattr(self.method, name) for name in EVIDENCE_FIELDS])
+        common = (settings, self.cropping, serial(processor), weights_state(self.context.anatomy.model))
+        return [
+            (
+                tuple(image.key for image in part.images),
+                tuple(self._source(image.key) for image in part.images),
+                len(part.positions),
+                *common,
+            )
+            for part in shown
+        ]
+
+    def _crops(self, shown: list[Shown]) -> list[CropTokens]:
+        wanted = [[self._source(image.key) for image in part.images] for part in shown]
+        keys = list(dict.fromkeys(key for part in wanted for key in part))
+        images = [self._images[key] for key in keys]
+        found = encode_crops(self.context.anatomy, self.context.processor, images, keys, self.cropping)
+        known = dict(zip(keys, found, strict=True))
+        return [_joined([known[key] for key in part]) for part in wanted]
+
+    def _source(self, key: str) -> str:
+        """The image whose crops are taken: its own, or for a control another's."""
+        if self.method.source != "other":
+            return key
+        keys = list(self._images)
+        if len(keys) < 2:
+            raise ValueError(
+                "source='other' takes another image's crops: give a batch with two unlike images"
+            )
+        return keys[(keys.index(key) + 1) % len(keys)]
+
+    # -- the report
+
+    def _of(self, row: int | None) -> list[Evidence]:
+        rows = self.matched if row is None else self.matched[row : row + 1]
+        return [image.evidence for own in rows for image in own]
+
+    def details(self, row: int | None, acted: bool) -> dict[str, Any]:
+        evidence = self._of(row)
+        if not evidence:
+            return {}
+        most = max(int(e.iterations) for e in evidence)
+        return {
+            "crops": tuple(_crop_reports(e) for e in evidence),
+            "sinkhorn": Sinkhorn(most, all(bool(e.converged) for e in evidence)),
+        }
+
+    def reason(self, row: int | None) -> str:
+        air, evidence = self.method, self._of(row)
+        crops_needed = self.project is not None or air.memory == "crops"
+        if air.patches == 0 and crops_needed:
+            return "patches = 0: there are no crops"
+        if crops_needed and evidence and not any(e.count for e in evidence):
+            nearest = min(float(e.distances.min()) for e in evidence)
+            rule = f"within tau = {air.tau:g}" if air.tau is not None else f"among the {air.keep} to keep"
+            return f"no crop is {rule}; the nearest has d = {nearest:.4g}"
+        return super().reason(row)
+
+
+def _crop_reports(e: Evidence) -> tuple[Crop, ...]:
+    found = zip(e.boxes, e.distances.tolist(), e.kept.tolist(), strict=True)
+    return tuple(Crop((box[0], box[1], box[2], box[3]), distance, kept) for box, distance, kept in found)
+
+
+def _mark(Z: Tensor) -> Tensor:
+    """One number a token, (K,): tokens that differ have other marks."""
+    return Z.float() @ torch.arange(1, Z.shape[-1] + 1, device=Z.device).cos()
+
+
+def _same(marks: list[Tensor], others: list[Tensor]) -> list[bool]:
+    """Whether marks are of the same tokens, up to the rounding of another batch; one read-back for all."""
+    same = [one is other for one, other in zip(marks, others, strict=True)]
+    open_ = [i for i, one in enumerate(marks) if not same[i] and one.device == others[i].device]
+    near = [(marks[i] - others[i]).abs().amax() <= 1e-3 * others[i].abs().amax() for i in open_]
+    for i, alike in zip(open_, torch.stack(near).tolist() if near else (), strict=True):
+        same[i] = alike
+    return same
+
+
+def _joined(crops: list[CropTokens]) -> CropTokens:
+    """The crops of several images as those of one."""
+    if len(crops) == 1:
+        return crops[0]
+    masks = [
+        torch.ones(own.tokens.shape[:2], dtype=torch.bool, device=own.tokens.device)
+        if own.mask is None
+        else own.mask
+        for own in crops
+    ]
+    tokens = nn.utils.rnn.pad_sequence([crop for own in crops for crop in own.tokens], batch_first=True)
+    mask = nn.utils.rnn.pad_sequence([row for own in masks for row in own], batch_first=True)
+    return CropTokens(tuple(box for own in crops for box in own.boxes), crops[0].size, tokens, mask)

@@ -1,64 +1,117 @@
 """AIR, transported: what the crops say of a visual token is blended into it, where the decoder reads it.
 
-In prefill only; nothing is added in decoding. What the crops say is evidence.py's `carried`.
+What they say is the barycentric projection: for each crop the transport plan's row-normalised mean of its tokens, the
+crops mixed by softmax of each prototype's own transport cost. In prefill only; nothing is added in decoding. In place
+of the plan, a softmax without the column constraint or the geometry of the crops may match (`carry`).
 """
 
 from __future__ import annotations
 
+import math
 import time
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from airvlm.hooks.changes import INPUT, norm
 from airvlm.hooks.intervention import Step
-from airvlm.methods.air.reinforcement import norm
-from airvlm.methods.air.seeing import Seeing
+from airvlm.methods.air.crops import CropTokens
+from airvlm.methods.air.evidence import Matches, WithEvidence, noised
 
-__all__ = ["INPUT", "Carrying"]
+if TYPE_CHECKING:
+    from airvlm.methods.air.config import AIR
 
-INPUT = -1  # the decoder's input, in reports, where a layer would stand
+__all__ = ["Transported", "landing", "project"]
 
 
-class Carrying(Seeing):
-    """Blends carried tokens into the prototypes' rows of the decoder's input."""
+def project(m: Matches, air: AIR) -> tuple[Tensor, Tensor]:
+    """What the crops say about each prototype: (P, Q, d), and where they say anything: (P, Q)."""
+    C, X = m.C, m.X
+    P, M, Q, N = C.shape
+    if air.carry == "plan":
+        assert m.plan is not None
+        R = m.plan
+    elif air.carry == "softmax":
+        scores = C / -air.eps
+        if m.mask is not None:
+            scores = scores.masked_fill(~m.mask.unsqueeze(-2), -torch.inf)
+        R = scores.softmax(-1)
+    else:
+        shown = landing(m.crops, m.K, N).to(C)  # (M, K, N)
+        R = shown.expand(P, M, m.K, N).gather(2, m.prototypes[:, None, :, None].expand(P, M, Q, N))
+    mass = R.sum(-1, keepdim=True)  # (P, M, Q, 1)
+    R = R / mass.clamp_min(1e-30)  # each row a mean over the crop's tokens
+    own = (R * C).sum(-1)  # (P, M, Q) the row's own transport cost
+    speaks = m.kept.unsqueeze(-1) & (mass.squeeze(-1) > 0)  # (P, M, Q)
+    scores = (own / -(air.temperature or air.eps)).masked_fill(~speaks, -torch.inf)
+    covered = speaks.any(1)  # (P, Q)
+    weights = scores.masked_fill(~covered.unsqueeze(1), 0.0).softmax(1) if M else scores
+    R = (R * weights.unsqueeze(-1)).transpose(1, 2).reshape(P, Q, M * N)
+    rows = X.reshape(P, M * N, X.shape[-1]).float()
+    if air.noise and rows.numel():
+        rows = torch.stack([noised(own_rows, air) for own_rows in rows])
+    return R @ rows, covered
+
+
+def landing(crops: CropTokens, K: int, N: int) -> Tensor:
+    """Which of an image's K cells each crop token shows: (M, K, N), 1 where token n of crop m lands on cell k.
+
+    Both token sets must be square grids in reading order over the whole image and the whole crop.
+    """
+    g, c = math.isqrt(K), math.isqrt(N)
+    if g * g != K or c * c != N:
+        raise ValueError(
+            f"carry='geometry' needs square grids of tokens; this model has {K} for the image and {N} for a crop. "
+            "Use carry='plan'."
+        )
+    W, H = crops.size
+    centre = (torch.arange(c) + 0.5) / c
+    shown = torch.zeros(len(crops.boxes), K, N)
+    for m, box in enumerate(crops.boxes):
+        x = (box[0] + centre * (box[2] - box[0])) / W * g
+        y = (box[1] + centre * (box[3] - box[1])) / H * g
+        cell = y.long().clamp(0, g - 1)[:, None] * g + x.long().clamp(0, g - 1)[None, :]  # (c, c)
+        shown[m, cell.flatten(), torch.arange(N)] = 1.0
+    return shown
+
+
+class Transported(WithEvidence):
+    """Blends the projection into the prototypes' tokens of the decoder's input."""
+
+    project = staticmethod(project)
 
     def embeds(self, step: Step, inputs_embeds: Tensor) -> Tensor | None:
-        if self.air.off or step.decode:
-            self.seen = self.seen or [[] for _ in range(step.rows)]
-            return None
-        if not self.look(step, inputs_embeds) or step.visual is None:
+        if step.decode or not self.match(step, inputs_embeds) or step.visual is None:
             return None
         started = time.perf_counter()
-        places: list[Tensor] = []  # row of the batch (n,)
+        rows: list[Tensor] = []  # batch row of the caller (n,)
         positions: list[Tensor] = []
-        carried: list[Tensor] = []
-        for row, pictures in enumerate(self.seen):
-            for seen in pictures:
-                e = seen.evidence
-                if e.carried is None:
+        projected: list[Tensor] = []
+        for row, images in enumerate(self.matched):
+            for image in images:
+                e = image.evidence
+                if e.projected is None:
                     continue
-                at, values = seen.positions[e.prototypes], e.carried
+                at, values = image.positions[e.prototypes], e.projected
                 if e.covered is not None:  # geometry may leave places that no kept crop shows
                     at, values = at[e.covered], values[e.covered]
-                places.append(torch.full_like(at, row * step.expand))
+                rows.append(torch.full_like(at, row))
                 positions.append(at)
-                carried.append(values)
-        if not places:
+                projected.append(values)
+        if not rows:
             return None
-        place, at, c = torch.cat(places), torch.cat(positions), torch.cat(carried)  # (n,), (n,), (n, d)
-        z = inputs_embeds[place, at].float()
-        w = self.air.weight
-        change = w * (c - z)
+        row_of, at, c = torch.cat(rows), torch.cat(positions), torch.cat(projected)  # (n,), (n,), (n, d)
+        first = row_of * step.expand
+        z = inputs_embeds[first, at].float()
+        change = self.method.weight * (c - z)
         new = inputs_embeds.clone()
         for copy in range(step.expand):
-            new[place + copy, at] = (z + change).to(new.dtype)
-        self._count(change, z, place // step.expand, step.rows)
-        self.injection += time.perf_counter() - started
-        return new
-
-    def _count(self, change: Tensor, z: Tensor, row: Tensor, rows: int) -> None:
+            new[first + copy, at] = (z + change).to(new.dtype)
+        # One line a batch row, token i in column i, so that lines can be summed.
         ratio = (norm(change) / norm(z).clamp_min(1e-30)).squeeze(-1)  # (n,)
-        # Spread into one line a row, so that the tally can sum lines: token i stands in column i.
-        lines = torch.zeros(rows, len(ratio), device=ratio.device)
-        lines[row, torch.arange(len(ratio), device=ratio.device)] = ratio
-        self.tally.add(INPUT, lines, rows)
+        lines = torch.zeros(step.rows, len(ratio), device=ratio.device)
+        lines[row_of, torch.arange(len(ratio), device=ratio.device)] = ratio
+        self.changes.add(INPUT, lines, step.rows)
+        self.seconds["injection"] += time.perf_counter() - started
+        return new

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from airvlm.methods.air.reinforcement import identity, literal_term, reinforce, term
+from airvlm.methods.air.reinforced import identity, literal_term, reinforce, term
 
 B, T, S, d = 2, 6, 5, 16
 
@@ -57,7 +57,7 @@ def test_only_the_asked_rows_change_and_padding_rows_change_nothing(parts):
     ffn, x, Z = parts
     rows = torch.tensor([[1, 4, 1], [0, 0, 0]])  # the last entries are padding that repeats a real position
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    done = reinforce(ffn, x, Z, strength=0.2, rows=rows, rows_mask=mask)
+    done = reinforce(ffn, x, Z, strength=0.2, positions=rows, positions_mask=mask)
     whole = reinforce(ffn, x, Z, strength=0.2).out
     expected = ffn.clone()
     for b, t in ((0, 1), (0, 4), (1, 0)):

@@ -1,4 +1,4 @@
-"""Crops as tokens: each picture once, known ones from the cache."""
+"""Crops as visual tokens: each image once, known ones from the cache."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,12 +8,11 @@ import torch
 from PIL import Image
 
 from airvlm.images.cache import cache_of, content_key
-from airvlm.methods.air.crops import crop_boxes, crops
-from airvlm.methods.air.views import Glance, Views, look
+from airvlm.methods.air.crops import Cropping, CropTokens, crop_boxes, crops, encode_crops
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
-GLANCE = Glance(patches=5)
+CROPPING = Cropping(patches=5)
 
 
 @pytest.fixture
@@ -22,9 +21,9 @@ def llava() -> Any:
     return Anatomy.of(model), processor
 
 
-def seen(llava: Any, pictures: list[Any], glance: Glance = GLANCE) -> list[Views]:
+def tokens_of(llava: Any, pictures: list[Any], cropping: Cropping = CROPPING) -> list[CropTokens]:
     anatomy, processor = llava
-    return look(anatomy, processor, pictures, [content_key(p) for p in pictures], glance)
+    return encode_crops(anatomy, processor, pictures, [content_key(p) for p in pictures], cropping)
 
 
 def encoded(llava: Any) -> int:
@@ -34,60 +33,62 @@ def encoded(llava: Any) -> int:
 def test_a_view_is_what_the_encoder_makes_of_the_crop(llava: Any) -> None:
     anatomy, processor = llava
     picture = tiny_models.picture(1)
-    [views] = seen(llava, [picture])
-    assert views.boxes == tuple(crop_boxes(picture.size, 5))
-    for tokens, crop in zip(views.tokens, crops(picture, views.boxes), strict=True):
+    [found] = tokens_of(llava, [picture])
+    assert found.boxes == tuple(crop_boxes(picture.size, 5))
+    for tokens, crop in zip(found.tokens, crops(picture, found.boxes), strict=True):
         [alone] = anatomy.encode(anatomy.pixels(processor, [crop]))
         torch.testing.assert_close(tokens, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_picture_is_encoded_once_however_often_it_is_asked_about(llava: Any) -> None:
-    first = seen(llava, [tiny_models.picture(1), tiny_models.picture(2), tiny_models.picture(1)])
+    first = tokens_of(llava, [tiny_models.picture(1), tiny_models.picture(2), tiny_models.picture(1)])
     assert encoded(llava) == 2
     assert first[0] is first[2]
-    again = seen(llava, [tiny_models.picture(2)])
+    again = tokens_of(llava, [tiny_models.picture(2)])
     assert encoded(llava) == 2 and again[0] is first[1]
 
 
 def test_other_crops_are_other_views(llava: Any) -> None:
-    seen(llava, [tiny_models.picture(1)])
-    seen(llava, [tiny_models.picture(1)], replace(GLANCE, plan="random", seed=3))
+    tokens_of(llava, [tiny_models.picture(1)])
+    tokens_of(llava, [tiny_models.picture(1)], replace(CROPPING, layout="random", seed=3))
     assert encoded(llava) == 2
 
 
 def test_changed_weights_are_encoded_anew(llava: Any) -> None:
-    [before] = seen(llava, [tiny_models.picture(1)])
+    [before] = tokens_of(llava, [tiny_models.picture(1)])
     with torch.no_grad():
         next(llava[0].model.base_model.multi_modal_projector.parameters()).mul_(2)
-    [after] = seen(llava, [tiny_models.picture(1)])
+    [after] = tokens_of(llava, [tiny_models.picture(1)])
     assert not torch.equal(before.tokens, after.tokens)
 
 
 def test_chunks_change_nothing(llava: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = [tiny_models.picture(i) for i in range(3)]
-    whole = seen(llava, pictures)
+    whole = tokens_of(llava, pictures)
     cache_of(llava[0].model).clear()
-    monkeypatch.setattr("airvlm.methods.air.views.CHUNK", 4)
-    for one, other in zip(whole, seen(llava, pictures), strict=True):
+    monkeypatch.setattr("airvlm.methods.air.crops.CHUNK", 4)
+    for one, other in zip(whole, tokens_of(llava, pictures), strict=True):
         torch.testing.assert_close(one.tokens, other.tokens, rtol=1e-4, atol=1e-5)
 
 
 def test_crops_of_a_pixel_tensor_are_windows_of_it(llava: Any) -> None:
     anatomy, processor = llava
     pixels = anatomy.pixels(processor, [tiny_models.picture(1)])["pixel_values"][0]
-    [views] = seen(llava, [pixels], Glance(patches=1))
-    assert views.boxes[0] == (0, 0, 32, 32)  # one window shows all
+    [found] = tokens_of(llava, [pixels], Cropping(patches=1))
+    assert found.boxes[0] == (0, 0, 32, 32)  # one window shows all
     [whole] = anatomy.encode({"pixel_values": pixels[None]})
-    torch.testing.assert_close(views.tokens[0], whole, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.tokens[0], whole, rtol=1e-3, atol=1e-3)
 
 
 def test_crops_of_unlike_sizes_are_padded_and_masked() -> None:
     model, processor = tiny_models.build("qwen2_5_vl")
-    [views] = seen((Anatomy.of(model), processor), [tiny_models.picture(1, (160, 60))], Glance(20, "random"))
-    assert views.mask is not None
-    assert views.mask.shape == views.tokens.shape[:2]
-    assert (views.tokens[~views.mask] == 0).all()
-    assert len(set(views.mask.sum(1).tolist())) > 1
+    [found] = tokens_of(
+        (Anatomy.of(model), processor), [tiny_models.picture(1, (160, 60))], Cropping(20, "random")
+    )
+    assert found.mask is not None
+    assert found.mask.shape == found.tokens.shape[:2]
+    assert (found.tokens[~found.mask] == 0).all()
+    assert len(set(found.mask.sum(1).tolist())) > 1
 
 
 def test_shrunk_crops_hold_no_detail_that_the_model_did_not_get(llava: Any) -> None:
@@ -96,14 +97,14 @@ def test_shrunk_crops_hold_no_detail_that_the_model_did_not_get(llava: Any) -> N
         stripes.paste((255, 255, 255), (x, 0, x + 1, 256))
     flat = Image.new("RGB", (256, 256), (127, 127, 127))
 
-    def apart(glance: Glance) -> float:
-        [one], [other] = seen(llava, [stripes], glance), seen(llava, [flat], glance)
+    def apart(cropping: Cropping) -> float:
+        [one], [other] = tokens_of(llava, [stripes], cropping), tokens_of(llava, [flat], cropping)
         return float((one.tokens - other.tokens).norm())
 
-    assert apart(replace(GLANCE, shrunk=True)) < 0.5 * apart(GLANCE)
+    assert apart(replace(CROPPING, shrunk=True)) < 0.5 * apart(CROPPING)
 
 
 def test_native_resolution_has_no_shrunk_picture() -> None:
     model, processor = tiny_models.shared("qwen2_5_vl")
     with pytest.raises(ValueError, match="no shrunk one"):
-        seen((Anatomy.of(model), processor), [tiny_models.picture(1)], replace(GLANCE, shrunk=True))
+        tokens_of((Anatomy.of(model), processor), [tiny_models.picture(1)], replace(CROPPING, shrunk=True))
