@@ -229,9 +229,9 @@ def test_only_http_and_https_are_read(address):
     [
         ("missing", "404"),
         ("to/ftp://public.example/a.png", "only http and https"),
-        ("to/http://127.0.0.1/a.png", "127.0.0.1, no public address"),
-        ("to/http://inside.example/a.png", "inside.example is 10.0.0.7, no public address"),
-        ("to/http://[::ffff:169.254.169.254]/a.png", "no public address"),
+        ("to/http://127.0.0.1/a.png", "127.0.0.1, a private address"),
+        ("to/http://inside.example/a.png", "inside.example is 10.0.0.7, a private address"),
+        ("to/http://[::ffff:169.254.169.254]/a.png", "a private address"),
         ("round", "more than 5 redirects"),
         ("endless", "larger than"),
         ("slow", "within"),
@@ -264,7 +264,7 @@ def test_a_redirect_to_a_public_address_is_followed(server):
 def test_private_addresses_are_refused_by_number_and_by_name(host, monkeypatch):
     monkeypatch.setattr(download, "_resolve", resolved)
     monkeypatch.setattr(download, "_connect", None)  # nothing is connected to
-    with pytest.raises(BadImage, match="no public address"):
+    with pytest.raises(BadImage, match="a private address"):
         load_image(f"http://{host}/a.png", allow_urls=True)
 
 

@@ -84,8 +84,10 @@ def _connection(parts: SplitResult, deadline: float) -> http.client.HTTPConnecti
             raise
         raise DownloadError(f"could not be fetched: {error}") from error
     hidden = [address for address in addresses if not is_public(address)]
-    if hidden or not addresses:
-        raise DownloadError(f"is refused: {host} is {hidden[0] if hidden else 'nowhere'}, no public address")
+    if hidden:
+        raise DownloadError(
+            f"is refused: {host} is {hidden[0]}, a private address (or a loopback or local one)"
+        )
     left = max(0.1, deadline - time.monotonic())
     if parts.scheme == "https":
         return _PinnedTLS(host, port, addresses[0], left)
