@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
+from airvlm.analysis.changed import TokenChanges
 from airvlm.analysis.look import KEPT, draw_look
 from airvlm.report import Crop, NormRatio, Report
 
@@ -17,7 +18,7 @@ def report(kept: tuple[bool, bool], **more: object) -> Report:
 
 
 def marked(drawing: Image.Image) -> int:
-    return int((np.asarray(drawing) == KEPT).all(-1).sum())
+    return int((np.asarray(drawing) == ImageColor.getrgb(KEPT)).all(-1).sum())
 
 
 def test_the_more_crops_are_kept_the_more_is_marked() -> None:
@@ -29,16 +30,53 @@ def test_the_more_crops_are_kept_the_more_is_marked() -> None:
 
 
 def test_the_chart_has_a_bar_for_each_layer() -> None:
-    without = marked(draw_look(GREY, report((False, False))))
-    ratios = NormRatio(0.1, 0.2, {-1: 0.1, 4: 0.2})
-    assert marked(draw_look(GREY, report((False, False), norm_ratio=ratios))) > without
+    bars = [
+        marked(draw_look(GREY, report((False, False), norm_ratio=NormRatio(0.1, 0.2, layers))))
+        for layers in ({-1: 0.2}, {-1: 0.2, 4: 0.2})
+    ]
+    assert 0 < bars[0] < bars[1]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (4000, 10), (10, 2000)])
-def test_any_picture_can_be_drawn(size: tuple[int, int]) -> None:
+def test_any_image_can_be_drawn(size: tuple[int, int]) -> None:
     crop = Crop((0, 0, *size), 0.2, True)
     drawing = draw_look(Image.new("RGB", size), Report({"name": "air"}, fired=True, crops=((crop,),)))
     assert drawing.height > 100
+
+
+def halves(drawing: Image.Image) -> tuple[float, float]:
+    """The mean brightness of the left and the right half of the heat map, which is the middle panel."""
+    pixels = np.asarray(drawing).astype(float)
+    first, middle, last = (round(share * drawing.width) for share in (0.375, 0.48, 0.585))
+    return float(pixels[:, first:middle].mean()), float(pixels[:, middle:last].mean())
+
+
+def test_the_heat_map_is_bright_where_tokens_were_changed() -> None:
+    left = TokenChanges(-1, ((0.5, 0.5, 0.0, 0.0) * 4,))
+    right = TokenChanges(-1, ((0.0, 0.0, 0.5, 0.5) * 4,))
+    a, b = halves(draw_look(GREY, report((False, False)), changes=left))
+    assert a > b
+    a, b = halves(draw_look(GREY, report((False, False)), changes=right))
+    assert a < b
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "shape"),
+    [
+        (64, (448, 448), (8, 8)),
+        (64, (800, 400), (8, 8)),
+        (24, (600, 400), (4, 6)),
+        (7, (100, 100), None),
+        (0, (9, 9), None),
+    ],
+)
+def test_tokens_form_the_grid_that_fits_the_image(
+    count: int, size: tuple[int, int], shape: tuple[int, int] | None
+) -> None:
+    from airvlm.analysis.look import _grid
+
+    grid = _grid([0.0] * count, Image.new("RGB", size))
+    assert (None if grid is None else (len(grid), len(grid[0]))) == shape
 
 
 def test_a_report_without_crops_says_why() -> None:

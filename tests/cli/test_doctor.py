@@ -21,6 +21,8 @@ def test_every_extra_is_a_door_that_needs_what_the_extra_brings() -> None:
     for extra, requirements in project["optional-dependencies"].items():
         if extra in FOR_DEVELOPERS:
             continue
+        if not requirements:  # an old name, whose packages belong to the core now
+            continue
         names = {re.split(r"[\[<>=!~; ]", requirement)[0] for requirement in requirements} - {"airvlm"}
         assert doors[extra] == {name.replace("-", "_") for name in names}, extra
 

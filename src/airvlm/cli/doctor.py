@@ -23,7 +23,8 @@ from airvlm.cli.options import JsonOption
 __all__ = ["DOORS", "Door", "doctor"]
 
 CORE = (
-    "torch", "transformers", "safetensors", "Pillow", "numpy", "typer", "rich", "filelock", "jinja2", "pydantic",
+    "torch", "transformers", "safetensors", "Pillow", "numpy", "typer", "rich", "filelock", "jinja2", "matplotlib",
+    "pydantic",
 )  # fmt: skip
 
 
@@ -42,7 +43,6 @@ def _extra(name: str, opens: str, *modules: str) -> Door:
 
 
 DOORS = (
-    _extra("plots", "plots of reports and sweeps, the drawing of airvlm look", "matplotlib"),
     _extra("lora", "--adapter: a LoRA on the model", "peft"),
     _extra("offload", "--device-map: weights spread over devices", "accelerate"),
     _extra("ray", "evaluate --ray: workers on several machines", "ray"),

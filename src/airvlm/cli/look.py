@@ -29,8 +29,8 @@ def look(
 ) -> None:
     """Draw what AIR looked at.
 
-    Writes the image with its crops, each with its distance d_OT to the whole, the kept ones marked, and the norm of
-    what was added, as a ratio to what was there, by layer.
+    Writes the image with its crops, each with its distance d_OT to the whole, the kept ones marked; a heat map of where
+    the image's tokens were changed; and the norm of what was added, as a ratio to what was there, by layer.
 
     [bold]Examples[/bold]
 
@@ -38,6 +38,7 @@ def look(
 
     airvlm look scene.png "Is there a fork?" --method air-paper --set keep=4 --output fork.png
     """
+    from airvlm.analysis.changed import token_changes
     from airvlm.analysis.look import draw_look
 
     chosen = asking.chosen_method(by.method, by.settings)
@@ -51,16 +52,13 @@ def look(
     with asking.explained():
         answer = vlm.ask(images, question, method=chosen, **generation)
     assert answer.report is not None, "an answer under a method has its report"
-    if not answer.report.crops:
-        raise Failure(
-            f"{by.method} has no crops to show; choose air, air-paper, air-lineage or air-transported"
-        )
+    changes = token_changes(vlm, images, question, chosen)
     written = [output, *(output.with_stem(f"{output.stem}-{i + 1}") for i in range(1, len(images)))]
     for which, (shown, path) in enumerate(zip(images, written)):
-        draw_look(shown, answer.report, which).save(path)
+        draw_look(shown, answer.report, which, changes).save(path)
     if json:
         asked = {"image": image, "question": question, "model": vlm.name, "output": str(output)}
-        emit(asked | {"method": chosen.to_json()} | asking.answer_json(answer))
+        emit(asked | {"method": chosen.to_json(), "changed_at": changes.place} | asking.answer_json(answer))
         return
     out().print(escape(answer.text))
     out().print(f"[dim]{escape(str(answer.report))}[/dim]")
