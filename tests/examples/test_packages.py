@@ -35,6 +35,58 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return result
 
 
+# -- a method
+
+
+def test_the_method_is_listed_with_its_fields_and_its_package(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = run(capsys, "methods")["methods"]["steering"]
+    assert about["package"] == "airvlm-steering"
+    assert [field["name"] for field in about["fields"]] == ["towards", "away", "strength"]
+    assert all(field["meaning"] for field in about["fields"])
+
+
+@pytest.mark.parametrize(
+    "spelled", ["steering:strength=0.5", "airvlm_steering:Steering:strength=0.5", "air+steering:strength=0.5"]
+)
+def test_the_method_answers_however_it_is_spelled(
+    installed: Path, capsys: pytest.CaptureFixture[str], spelled: str
+) -> None:
+    answer = run(capsys, "ask", SCENE, "Is there a cup?", "--method", spelled, "--model", "tiny")
+    assert answer["report"]["fired"]
+    steering = (answer["report"]["parts"] or [answer["report"]])[-1]
+    assert steering["tokens"] == 64
+    assert steering["norm_ratio"]["mean"] == pytest.approx(0.5, rel=1e-3)
+
+
+def test_the_method_keeps_the_laws_without_a_line_for_them(installed: Path) -> None:
+    from airvlm_steering import Steering
+
+    vlm = VLM.load("tiny")
+    question = "Please describe this image in detail."
+    rows = [(scene.path, question) for scene in tiny.scenes("test")[:3]]
+    plain = [vlm.ask(*row).text for row in rows]
+    steered = [vlm.ask(*row, method=Steering(strength=2.0)).text for row in rows]
+    assert steered != plain
+    together = vlm.batch(rows, method=Steering(strength=2.0), batch_size=3, progress=False)
+    assert [answer.text for answer in together] == steered
+    assert [vlm.ask(*row, method=Steering(strength=0.0)).text for row in rows] == plain
+    assert [vlm.ask(*row).text for row in rows] == plain
+    with pytest.raises(ValueError, match="strength"):
+        Steering(strength=-1.0)
+
+
+def test_the_method_compares_and_evaluates(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, "compare", SCENE, "--method", "none", "--method", "steering")
+    assert found["answers"]["steering"]["report"]["fired"]
+    line = ["evaluate", "tiny-existence", "--limit", "8", "--method", "steering", "--no-curve"]
+    found = run(capsys, *line, "--out", str(tmp_path / "run"))
+    assert set(found["tiny-existence"]) == {"vanilla", "steering"}
+
+
 # -- a task
 
 
