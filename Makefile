@@ -6,7 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast durations coverage check format docs results bench train train-photo clean
+.PHONY: demo test test-fast test-doors durations coverage check format docs results bench train train-photo clean
 
 # a bundled scene described without and with AIR, and a picture of what AIR looked at
 demo: $(STAMP)
@@ -24,6 +24,23 @@ test-fast: $(STAMP)
 # writes tests/slow.txt anew, from the latest `make test`
 durations: $(STAMP)
 	$(BIN)/python -m tools.slow out/durations.xml
+
+# what other packages open, each in an environment that holds them: lmms-eval, vLLM on the CPU, the page in Chromium,
+# and the oldest transformers (under half an hour on 2 cores, environments included; they are built once)
+DOORS := lmms vllm web
+DOOR_TEST := AIRVLM_DOORS=$(CURDIR)/out/doors OMP_NUM_THREADS=1
+test-doors: $(STAMP) $(DOORS:%=.venv-%/.installed)
+	$(DOOR_TEST) $(BIN)/python -m pytest tests/doors/test_oldest_transformers.py
+	$(DOOR_TEST) .venv-lmms/bin/python -m pytest tests/doors/test_lmms_eval.py
+	$(DOOR_TEST) PYTHONPATH=tests/doors/cpu .venv-vllm/bin/python -m pytest tests/doors/test_vllm.py
+	$(DOOR_TEST) PYTHONPATH=tests/doors/cpu .venv-vllm/bin/python -m pytest tests/doors/test_vllm_engines.py tests/doors/test_vllm_server.py
+	$(DOOR_TEST) .venv-web/bin/python -m pytest tests/doors/test_web.py
+
+.venv-%/.installed: constraints-%.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-$*.txt
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
 
 coverage: $(STAMP)
 	$(PYTEST) --cov --cov-report=term --cov-report=html:out/coverage
@@ -66,7 +83,7 @@ train-photo: $(STAMP)
 	$(BIN)/python -m training.photo $(PHOTOS) $(OBJECTS) --recipe $(RECIPE)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DOORS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache
 
 # the constraints keep pip from choosing another torch than the tested one
 $(STAMP): pyproject.toml constraints.txt

@@ -6,6 +6,7 @@ Written into a folder that `--include_path` names. Knows nothing of models or me
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from PIL import Image
@@ -20,6 +21,10 @@ from PIL import Image
 
 def images(doc):
     return [Image.open(io.BytesIO(doc["image"])).convert("RGB")]
+
+
+def broken(doc):
+    return [doc["image"][:200]]
 
 
 def question(doc, lmms_eval_specific_kwargs=None, round_idx=None, previous_output=None, previous_round_info=None):
@@ -55,7 +60,7 @@ dataset_kwargs:
     test: {data}
 test_split: test
 output_type: {kind}
-doc_to_visual: !function functions.images
+doc_to_visual: !function functions.{visual}
 doc_to_text: !function functions.question
 {messages}
 doc_to_target: label
@@ -70,8 +75,8 @@ metric_list:
 GREEDY = {"max_new_tokens": 24, "temperature": 0, "do_sample": False, "num_beams": 1, "until": []}
 
 
-def write_tasks(folder: Path, count: int = 12) -> list[dict[str, str]]:
-    """The tasks, and the documents they ask about: `asked`, `conversation`, `rounds`, `stopped`, `strange`."""
+def write_tasks(folder: Path, count: int = 12) -> list[dict[str, Any]]:
+    """The tasks, and the documents they ask about: one of each kind."""
     folder.mkdir(parents=True)
     by_id = {scene.id: scene for scene in scenes("test")}
     docs = []
@@ -87,10 +92,20 @@ def write_tasks(folder: Path, count: int = 12) -> list[dict[str, str]]:
         ("rounds", "generate_until_multi_round", "", GREEDY),
         ("stopped", "generate_until", "", {**GREEDY, "until": ["e"]}),
         ("strange", "generate_until", "", {**GREEDY, "image_aspect_ratio": "pad"}),
+        ("broken", "generate_until", "", GREEDY),
     ]:
         lines = "\n".join(f"  {key}: {json.dumps(value)}" for key, value in generation.items())
         text = TASK.format(
-            name=name, kind=kind, data=folder / "scenes.parquet", messages=messages, generation=lines
+            visual="broken" if name == "broken" else "images",
+            name=name,
+            kind=kind,
+            data=folder / "scenes.parquet",
+            messages=messages,
+            generation=lines,
         )
         (folder / f"{name}.yaml").write_text(text)
     return docs
+
+
+def image_of(doc: dict[str, Any]) -> Image.Image:
+    return Image.open(io.BytesIO(doc["image"])).convert("RGB")
