@@ -47,7 +47,7 @@ def test_json_holds_each_sweep_value_by_value_beside_vanilla(tmp_path, capsys):
 def test_tables_and_curves_by_default_on_the_validation_split(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     assert run(["ablate", "fake-captions", "fake", "--sweep", "bias=1,2", "--out", str(tmp_path)]) == 0
-    assert "fake-captions, validation split" in capsys.readouterr().out
+    assert "fake-captions, validation; 40 items" in capsys.readouterr().out
     assert (tmp_path / "ablation-fake-captions-fake-bias.png").exists()
 
 
@@ -58,6 +58,8 @@ def test_tables_and_curves_by_default_on_the_validation_split(tmp_path, capsys):
         (["fake-captions", "fake", "--sweep", "nothing"], "--sweep nothing"),
         (["fake-captions", "fake", "--sweep", "bias=1", "--sweep", "bias=2"], "varied twice"),
         (["fake-captions", "fake", "--sweep", "max_new_tokens=many"], "many"),
+        (["fake-captions", "fake", "--sweep", "max_new_tokens=0"], "whole numbers from 1"),
+        (["fake-captions", "fake", "--sweep", "bias=a,b"], "could not convert"),
         (["fake-captions", "vanilla", "--sweep", "bias=1"], "nothing to vary"),
         (["no-such-task", "fake", "--sweep", "bias=1"], "no task"),
     ],

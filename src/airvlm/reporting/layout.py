@@ -1,41 +1,29 @@
-"""Runs laid out as tables: the paper's own layout with its figures beside ours, and every task in full.
+"""Runs in the paper's own layout, with its figures beside ours.
 
 Knows which of our tasks belongs to which table of the paper; nothing about how a table is written down.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airvlm.evaluation.null_results import is_control
 from airvlm.evaluation.run import VANILLA, Run, TaskRun
-from airvlm.evaluation.statistics import Estimate, mcnemar
-from airvlm.methods.air.controls import CONTROLS
 from airvlm.reporting.paper import CITATION, LLAVA, METHODS, MODELS, REMARKS, Printed, printed
 from airvlm.reporting.sheets import Cell, Column, Sheet
+from airvlm.reporting.task_sheet import ARROWS, figure_cells
 
-__all__ = ["full_sheet", "labels_of", "number", "paper_method", "paper_sheets"]
+__all__ = ["labels_of", "paper_method", "paper_sheets"]
 
-LEADING, SHOWN = 4, 10  # metrics at the front of a task's table, and in all of it; the CSV has all
-ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 SETTINGS = ("random", "popular", "adversarial")
-
-
-def number(value: float, digits: int = 1) -> str:
-    return "–" if not math.isfinite(value) else f"{value:.{digits}f}".replace("-", "−")
-
-
-def _interval(estimate: Estimate) -> str:
-    return "" if not math.isfinite(estimate.low) else f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
 def paper_method(label: str) -> str | None:
     """The row of the paper that a method of ours is a reading of; a control is a reading of none."""
-    name = label.split(":")[0]
-    if name.removeprefix("air-") in CONTROLS:
+    if is_control(label):
         return None
-    name = name.split("-")[0]
+    name = label.split(":")[0].split("-")[0]
     return name if name in METHODS else None
 
 
@@ -98,8 +86,9 @@ def _paper_sheet(family: str, parts: Sequence[_Part]) -> Sheet:
         for metric in metrics:
             better = part.task.scores(VANILLA).definitions[metric + part.suffix].better
             columns.append(Column(metric + ARROWS[better], part.group))
-            for label, cell in _ours(part.task, metric + part.suffix, labels).items():
-                cells[label].append(cell)
+            found = figure_cells(part.task, metric + part.suffix, labels)
+            for label in labels:
+                cells[label].append(found.get(label, Cell()))
         if part.beside is None:
             continue
         model = part.model or LLAVA
@@ -130,22 +119,6 @@ def _metrics(part: _Part) -> list[str]:
     return wanted + [m for m in ("recall",) if "CHAIR_S" in wanted and m in known and m not in wanted]
 
 
-def _ours(task: TaskRun, metric: str, labels: Sequence[str]) -> dict[str, Cell]:
-    found = {label: task.sample(label).estimate(metric) for label in labels if label in task.methods}
-    better = task.scores(VANILLA).definitions[metric].better
-    values = [e.value for e in found.values() if math.isfinite(e.value)]
-    # A figure that a bias on one token buys has no best: the lowest CHAIR belongs to whoever says least.
-    bought = task.trade_off is not None and metric in task.trade_off.ys
-    level = better == "neither" or len(set(values)) < 2
-    best = None if level or bought else (max if better == "higher" else min)(values)
-    return {
-        label: Cell(number(e.value), _interval(e), best=e.value == best)
-        if (e := found.get(label))
-        else Cell()
-        for label in labels
-    }
-
-
 def _title(family: str, parts: Sequence[_Part]) -> str:
     where = dict.fromkeys(part.beside.where for part in parts if part.beside)
     return f"{family}, laid out as the paper's {' and '.join(where)}" if where else family
@@ -153,8 +126,9 @@ def _title(family: str, parts: Sequence[_Part]) -> str:
 
 def _notes(family: str, parts: Sequence[_Part]) -> list[str]:
     notes = [
-        "In brackets: 95 % intervals, bootstrap over pictures. Bold: the best of our figures in a column; none "
-        "where a bias on one token buys it, there the columns at equal recall or yes-ratio decide."
+        "In brackets: 95 % intervals, bootstrap over images. Bold: better than every other of our figures in "
+        "the column by more than the interval of the difference; none where a bias on one token buys it, there the "
+        "columns at equal recall or yes-ratio decide."
     ]
     if any(part.beside for part in parts):
         notes.append(
@@ -162,88 +136,9 @@ def _notes(family: str, parts: Sequence[_Part]) -> list[str]:
         )
         if any(part.model is None for part in parts):
             notes.append(
-                "The model here is none of the paper's, nor are the pictures: its figures can be "
+                "The model here is none of the paper's, nor are the images: its figures can be "
                 "compared in direction only."
             )
         remark = next((text for key, text in REMARKS.items() if key in family), None)
         notes += [f"About the paper's figures: {remark}."] if remark else []
     return notes
-
-
-def full_sheet(name: str, task: TaskRun) -> Sheet:
-    """Everything that decides about a task: figures, differences, the distance from the control's curve."""
-    labels = labels_of([task])
-    definitions = task.scores(VANILLA).definitions
-    columns: list[Column] = []
-    cells: dict[str, list[Cell]] = {label: [] for label in labels}
-
-    def add(column: Column, found: dict[str, Cell]) -> None:
-        columns.append(column)
-        for label in labels:
-            cells[label].append(found.get(label, Cell()))
-
-    def figures(metrics: Sequence[str]) -> None:
-        for metric in metrics:
-            add(Column(metric + ARROWS[definitions[metric].better], "figures"), _ours(task, metric, labels))
-
-    others = [label for label in labels if label != VANILLA]
-    figures(list(definitions)[:LEADING])
-    trade = task.trade_off
-    if trade is not None:  # next to the figures themselves: on a narrow screen, what is far right is not seen
-        at = {label: task.at_equal(label) for label in others}
-        for y in trade.ys:
-            found = {
-                label: _signed(
-                    here[y].difference, definitions[y].better, "" if here[y].inside else "beyond the curve"
-                )
-                for label, here in at.items()
-                if y in here
-            }
-            if found:
-                add(Column(f"Δ {y}", f"at equal {trade.x.replace('_', '-')}"), found)
-    for metric in list(definitions)[:2]:
-        found = {label: _difference(task, label, metric) for label in others}
-        add(Column(f"Δ {metric}", "difference to vanilla"), found)
-    n = len(task.items)
-    add(Column("changed", f"of {n} answers"), {label: Cell(str(task.changed(label))) for label in others})
-    acted = {label: task.fired(label) for label in others}
-    add(
-        Column("acted", f"of {n} answers"),
-        {label: Cell(str(k)) for label, k in acted.items() if k is not None},
-    )
-    failed = {label: task.failed(label) + task.unanswered(label) for label in labels}
-    add(Column("failed", f"of {n} answers"), {label: Cell(str(k)) for label, k in failed.items()})
-    unparsed = {label: Cell(str(task.scores(label).unparsed)) for label in labels}
-    add(Column("unparsed", f"of {n} answers"), unparsed)
-    figures(list(definitions)[LEADING:SHOWN])
-    pictures = len(set(task.scores(VANILLA).pictures))
-    notes = [
-        f"{n} items on {pictures} pictures, {task.asked.split} split. Brackets: 95 % intervals, "
-        f"paired over pictures."
-    ]
-    if trade is not None:
-        notes.append(
-            f"At equal {trade.x.replace('_', '-')}: the method minus what a bias on one token alone "
-            f"(`{trade.control}`) reaches at the method's "
-            f"own {trade.x.replace('_', '-')}. This is the column that decides."
-        )
-    rows = tuple((label, tuple(row)) for label, row in cells.items())
-    return Sheet(name, tuple(columns), rows, (*notes, *task.scores(VANILLA).notes))
-
-
-def _difference(task: TaskRun, label: str, metric: str) -> Cell:
-    p = mcnemar(task.scores(label), task.scores(VANILLA), metric)
-    better = task.scores(VANILLA).definitions[metric].better
-    return _signed(
-        task.sample(label).difference(task.sample(VANILLA), metric), better, "" if p is None else f"p={p:.2g}"
-    )
-
-
-def _signed(estimate: Estimate, better: str, more: str = "") -> Cell:
-    if not math.isfinite(estimate.value):
-        return Cell("–")
-    text = f"{estimate.value:+.1f}".replace("-", "−")
-    under = " ".join(part for part in (_interval(estimate), more) if part)
-    gains = (estimate.value > 0) == (better == "higher")
-    sure = estimate.significant and better != "neither"
-    return Cell(text, under, mood=("good" if gains else "bad") if sure else "")

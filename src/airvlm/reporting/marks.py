@@ -23,7 +23,7 @@ class Mark:
     start: int
     end: int
     category: str
-    present: bool  # whether the picture shows one
+    present: bool  # whether the image shows one
 
 
 def marks(text: str, mentions: Sequence[Mention], truth: Collection[str]) -> list[Mark]:

@@ -1,8 +1,7 @@
-"""The report of one or several runs: one page that needs nothing besides itself, and the same tables as
-text.
+"""The report of one or several runs: one page that needs nothing besides itself, and the same tables as text.
 
-Knows how the parts go together; the tables, plots and answers are made elsewhere. Everything that comes
-from a run is escaped, and the page forbids itself to load anything or to run any script but its own.
+Knows how the parts go together; the tables, plots and answers are made elsewhere, and the page itself is templates/.
+It forbids itself to load anything or to run any script but its own.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import html
 import io
 import json
 import math
@@ -24,10 +22,20 @@ from airvlm.evaluation.run import VANILLA, Run, TaskRun
 from airvlm.evaluation.statistics import mcnemar
 from airvlm.reporting.answers import answer_cards
 from airvlm.reporting.figures import figures
-from airvlm.reporting.layout import full_sheet, paper_sheets
-from airvlm.reporting.sheets import Sheet, to_html, to_latex, to_markdown
+from airvlm.reporting.layout import paper_sheets
+from airvlm.reporting.plots import available
+from airvlm.reporting.sheets import WIDE, Sheet, templates, to_latex, to_markdown
+from airvlm.reporting.task_sheet import task_sheet
 
 __all__ = ["Report", "report_csv", "report_html", "report_latex", "report_markdown", "write_report"]
+
+SECTIONS = (
+    ("full", "Every task in full"),
+    ("tables", "In the paper's layout"),
+    ("plots", "Plots"),
+    ("answers", "Answers"),
+    ("settings", "Settings"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +47,23 @@ class Report:
     full: tuple[Sheet, ...]
     figures: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Report:
         full = [
-            full_sheet(f"{name}: {_model(run)}", task) for run in runs for name, task in run.tasks.items()
+            task_sheet(f"{name}: {_model(run)}", task) for run in runs for name, task in run.tasks.items()
         ]
         problems = [f"{_model(run)}: {problem}" for run in runs for problem in run.problems()]
-        return cls(tuple(runs), tuple(paper_sheets(runs)), tuple(full), tuple(figures(runs)), tuple(problems))
+        notes = [f"{_model(run)}: {note}" for run in runs for note in run.notes()]
+        return cls(
+            tuple(runs),
+            tuple(paper_sheets(runs)),
+            tuple(full),
+            tuple(figures(runs)),
+            tuple(problems),
+            tuple(notes),
+        )
 
 
 def write_report(runs: Sequence[Run], folder: str | Path, *, answers: int = 40) -> dict[str, Path]:
@@ -70,37 +87,57 @@ def _model(run: Run) -> str:
     return str(run.model["name"]).rstrip("/").rsplit("/", 1)[-1]
 
 
-def _beside(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
 def report_html(report: Report, answers: int = 40) -> str:
-    e, style, script = html.escape, _beside("page.css"), _beside("page.js")
-    title = "airvlm: " + ", ".join(dict.fromkeys(_model(run) for run in report.runs))
-    sections = [
-        ("tables", "In the paper's layout", "".join(map(to_html, report.paper))),
-        ("full", "Every task in full", "".join(map(to_html, report.full))),
-        ("plots", "Plots", "".join(_plot(caption, svg) for caption, svg in report.figures)),
-        ("answers", "Answers", _answers(report, answers)),
-        ("settings", "Settings", "".join(_settings(run) for run in report.runs)),
+    from markupsafe import Markup
+
+    folder = Path(__file__).parent / "templates"
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    cards, counts = [], []
+    for run in report.runs:
+        for name, task in run.tasks.items():
+            title = name if len(report.runs) == 1 else f"{name} ({_model(run)})"
+            made = answer_cards(title, task, answers)
+            cards += made
+            counts.append((title, len(made), len(task.items)))
+    shown = {"tables": report.paper, "full": report.full, "answers": cards, "settings": True}
+    shown["plots"] = bool(report.figures) or not available()
+    page: str = (
+        templates()
+        .get_template("page.html")
+        .render(
+            report=report,
+            title=_title(report),
+            origins=_origins(report.runs),
+            policy=_policy(script),
+            style=Markup(style),  # ours, as the script is: written beside the templates
+            script=Markup(script),
+            sections=SECTIONS,
+            shown=shown,
+            wide=WIDE,
+            cards=cards,
+            counts="; ".join(f"{title}: {k} of {n}" for title, k, n in counts),
+            tasks=[title for title, _, _ in counts],
+            settings=[(_model(run), _settings(run)) for run in report.runs],
+        )
+    )
+    return page
+
+
+def _title(report: Report) -> str:
+    return "airvlm: " + ", ".join(dict.fromkeys(_model(run) for run in report.runs))
+
+
+def _origins(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """When, by which command and with which versions the answers were made."""
+    return [
+        {
+            "date": str(command.get("date", "")),
+            "command": str(command.get("command", "")),
+            "versions": ", ".join(f"{name} {v}" for name, v in command.get("versions", {}).items()),
+        }
+        for run in runs
+        for command in run.commands
     ]
-    links = "".join(f'<a href="#{key}">{e(name)}</a>' for key, name, body in sections if body)
-    body = "".join(
-        f'<section id="{key}"><h2>{e(name)}</h2>{text}</section>' for key, name, text in sections if text
-    )
-    trouble = "".join(f"<li>{e(problem)}</li>" for problem in report.problems)
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{e(title)}</title><style>{style}</style></head><body>",
-            f"<header><h1>{e(title)}</h1><nav>{links}</nav></header><main>",
-            f'<div class="trouble"><h2>Not to be trusted yet</h2><ul>{trouble}</ul></div>' if trouble else "",
-            body,
-            f"</main><script>{script}</script></body></html>",
-        ]
-    )
 
 
 def _policy(script: str) -> str:
@@ -109,51 +146,18 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{code}'"
 
 
-def _plot(caption: str, svg: str) -> str:
-    return f'<figure class="plot">{svg}<figcaption>{html.escape(caption)}</figcaption></figure>'
-
-
-def _answers(report: Report, limit: int) -> str:
-    cards, counts = [], []
-    for run in report.runs:
-        for name, task in run.tasks.items():
-            title = name if len(report.runs) == 1 else f"{name} ({_model(run)})"
-            made = answer_cards(title, task, limit)
-            cards += made
-            counts.append((title, len(made), len(task.items)))
-    if not cards:
-        return ""
-    e = html.escape
-    choices = "".join(f'<option value="{e(title)}">{e(title)}</option>' for title, _, _ in counts)
-    shown = "; ".join(f"{title}: {k} of {n}" for title, k, n in counts)
-    return "\n".join(
-        [
-            f'<p class="note">{e(shown)}; items on which methods differ are shown first.</p>',
-            '<p class="legend">Objects: <mark class="there">in the picture</mark>',
-            '<mark class="absent">not in the picture</mark></p>',
-            f'<form id="filter"><label>task <select id="task"><option value="">all</option>{choices}</select></label>',
-            '<label><input type="checkbox" id="differs"> answers differ</label>',
-            '<label><input type="checkbox" id="wrong"> something is wrong</label>',
-            '<span id="count" role="status"></span></form>',
-            f'<div id="cards">{"".join(cards)}</div>',
-        ]
-    )
-
-
-def _settings(run: Run) -> str:
-    e = html.escape
-    parts = [f"<h3>{e(_model(run))}</h3>", _json("model", run.model), _json("methods", run.methods)]
-    for name, task in run.tasks.items():
-        parts.append(_json(f"task {name}", _task_settings(task)))
-    return "".join(parts)
-
-
-def _json(title: str, value: Any) -> str:
-    return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(_dump(value))}</pre></details>"
+def _settings(run: Run) -> list[tuple[str, str]]:
+    parts: list[tuple[str, Any]] = [
+        ("model", run.model),
+        ("methods", run.methods),
+        ("commands", run.commands),
+        *((f"task {name}", _task_settings(task)) for name, task in run.tasks.items()),
+    ]
+    return [(name, _dump(value)) for name, value in parts]
 
 
 def _dump(value: Any) -> str:
-    """Indented JSON with plain lists, such as one of 500 picture ids, on one line."""
+    """Indented JSON with plain lists, such as one of 500 image ids, on one line."""
     text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + " ".join(found[1].split()) + "]", text)
 
@@ -172,15 +176,19 @@ def _task_settings(task: TaskRun) -> dict[str, Any]:
         "prompt of the first item": asked.task.prompt(asked.items[0]) if asked.items else None,
         "versions": first.question.versions if first else None,
         "controls that draw the curve": task.curve,
+        "controls at a matched strength": task.matched,
     }
 
 
 def report_markdown(report: Report) -> str:
-    parts = ["# " + ", ".join(dict.fromkeys(_model(run) for run in report.runs)), ""]
-    if report.problems:
-        parts += ["Not to be trusted yet:", "", *(f"* {problem}" for problem in report.problems), ""]
-    parts += ["## In the paper's layout", "", *map(to_markdown, report.paper)]
-    parts += ["## Every task in full", "", *map(to_markdown, report.full), "## Settings", ""]
+    parts = ["# " + _title(report), ""]
+    for made in _origins(report.runs):
+        parts += [f"{made['date']}, `{made['command']}`, {made['versions']}", ""]
+    for heading, lines in (("Not to be trusted yet:", report.problems), ("Notes:", report.notes)):
+        if lines:
+            parts += [heading, "", *(f"* {line}" for line in lines), ""]
+    parts += ["## Every task in full", "", *map(to_markdown, report.full)]
+    parts += ["## In the paper's layout", "", *map(to_markdown, report.paper), "## Settings", ""]
     for run in report.runs:
         value = {"model": run.model, "methods": run.methods}
         value |= {f"task {name}": _task_settings(task) for name, task in run.tasks.items()}

@@ -274,7 +274,7 @@ REMARKS = {
     "mmbench": "FP-S 61.92 is no share of 293 questions; the row's total needs 67.92",
     "vstar": "Qwen-VL-Chat with AIR: an overall of 76.23 cannot exceed both of its parts; the protocol is not said",
     "hallusionbench": "AIR's qAcc of 9.3 is no share of 455 pairs",
-    "chair": "the pictures are not published; at 128 and 256 tokens CHAIR_S is no multiple of 0.2, as 500 would give",
+    "chair": "the images are not published; at 128 and 256 tokens CHAIR_S is no multiple of 0.2, as 500 would give",
 }
 
 

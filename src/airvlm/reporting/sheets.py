@@ -1,21 +1,25 @@
-"""A table of figures as data, and the same table in HTML, Markdown and LaTeX. Knows nothing of what the
-figures mean.
+"""A table of figures as data, and the same table in HTML, Markdown, LaTeX and for the terminal.
 
-A sheet has column groups (a model, a dataset) over columns, and rows. Every text is taken as plain text:
-each format escapes it for itself.
+A sheet has column groups (a model, a dataset) over columns, and rows. Every text is taken as plain text: each format
+escapes it for itself. Knows nothing of what the figures mean.
 """
 
 from __future__ import annotations
 
-import html
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-__all__ = ["Cell", "Column", "Sheet", "to_html", "to_latex", "to_markdown"]
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Cell", "Column", "Group", "Sheet", "templates", "to_html", "to_latex", "to_markdown", "to_rich"]
 
 WIDE = 9  # more columns than this are printed across the page
+GAP = 2  # characters between columns of the terminal
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,12 @@ class Cell:
 
     text: str = ""
     under: str = ""  # in small print: an interval, a test
-    best: bool = False  # bold, as the paper does
+    best: bool = False  # bold: surely the best of its column
     mood: Literal["", "good", "bad"] = ""  # a difference that is sure, and to which side
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in (self.text, self.under) if line]
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,17 @@ class Column:
     title: str
     group: str = ""
     paper: bool = False  # figures of the paper, set apart
+    deciding: bool = False  # the column that says whether a method gains
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring columns under one heading."""
+
+    title: str
+    span: int
+    paper: bool
+    deciding: bool
 
 
 @dataclass(frozen=True)
@@ -47,57 +66,82 @@ class Sheet:
     notes: tuple[str, ...] = ()
     corner: str = "method"
 
+    @property
+    def grouped(self) -> bool:
+        return any(column.group for column in self.columns)
 
-def _groups(columns: Sequence[Column]) -> list[tuple[str, int, bool]]:
-    """Neighbouring columns of one group: (group, how many, whether the paper's)."""
-    found = []
-    for (group, paper), members in groupby(columns, key=lambda column: (column.group, column.paper)):
-        found.append((group, len(list(members)), paper))
+    @property
+    def groups(self) -> list[Group]:
+        found = []
+        for (title, paper, deciding), members in groupby(
+            self.columns, key=lambda column: (column.group, column.paper, column.deciding)
+        ):
+            found.append(Group(title, len(list(members)), paper, deciding))
+        return found
+
+    def full_title(self, column: Column) -> str:
+        """A column's title where groups have no row of their own."""
+        return " ".join(part for part in (column.title, column.group) if part)
+
+
+@functools.cache
+def templates() -> Any:
+    """The page's templates: jinja2 escapes whatever is put into them."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def classes(*names: Any) -> Markup:
+        used = " ".join(name for name in names if name)
+        return Markup(f' class="{escape(used)}"') if used else Markup("")
+
+    found = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals["classes"] = classes
     return found
 
 
 def to_html(sheet: Sheet) -> str:
     """A table in a box of its own that scrolls sideways on a narrow screen."""
-    e = html.escape
-    lines = [
-        f'<figure class="sheet{" wide" if len(sheet.columns) > WIDE else ""}">',
-        f"<figcaption>{e(sheet.title)}</figcaption>",
-        '<div class="scroll" tabindex="0" role="region" aria-label="table"><table>',
+    macro = templates().get_template("table.html").make_module({}).table
+    return str(macro(sheet, len(sheet.columns) > WIDE))
+
+
+def to_rich(sheet: Sheet, width: int) -> list[Table]:
+    """Tables for a terminal of this width: what does not fit beside the rest goes below it."""
+    first = max(map(len, (sheet.corner, *(label for label, _ in sheet.rows))))
+    titles = [sheet.full_title(column) for column in sheet.columns]
+    widths = [
+        max(map(len, (*titles[i].split(), *(line for _, cells in sheet.rows for line in cells[i].lines))))
+        for i in range(len(titles))
     ]
-    if any(column.group for column in sheet.columns):
-        over = "".join(
-            f'<th colspan="{n}" scope="colgroup"{_class("paper" if paper else "")}>{e(group)}</th>'
-            for group, n, paper in _groups(sheet.columns)
-        )
-        lines.append(f'<thead><tr><td class="corner"></td>{over}</tr>')
-    else:
-        lines.append("<thead>")
-    heads = "".join(
-        f'<th scope="col"{_class("paper" if c.paper else "")}>{e(c.title)}</th>' for c in sheet.columns
-    )
-    lines.append(f'<tr><th scope="col" class="corner">{e(sheet.corner)}</th>{heads}</tr></thead><tbody>')
-    for label, cells in sheet.rows:
-        body = "".join(_html_cell(cell, column) for cell, column in zip(cells, sheet.columns, strict=True))
-        lines.append(f'<tr><th scope="row">{e(label)}</th>{body}</tr>')
-    lines.append("</tbody></table></div>")
-    lines += [f'<p class="note">{e(note)}</p>' for note in sheet.notes]
-    return "\n".join([*lines, "</figure>"])
-
-
-def _html_cell(cell: Cell, column: Column) -> str:
-    text = html.escape(cell.text)
-    text = f"<b>{text}</b>" if cell.best else text
-    under = f"<small>{html.escape(cell.under)}</small>" if cell.under else ""
-    return f"<td{_class(cell.mood, 'paper' if column.paper else '')}>{text}{under}</td>"
-
-
-def _class(*names: str) -> str:
-    used = " ".join(name for name in names if name)
-    return f' class="{used}"' if used else ""
+    parts: list[list[int]] = [[]]
+    room = width - first
+    for i, needed in enumerate(widths):
+        if parts[-1] and needed + GAP > room:
+            parts.append([])
+            room = width - first
+        parts[-1].append(i)
+        room -= needed + GAP
+    tables = []
+    for part in parts:
+        title = Text(sheet.title) if part is parts[0] else None
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column(sheet.corner, no_wrap=True, width=first)
+        for i in part:
+            table.add_column(Text(titles[i]), justify="right", overflow="fold", width=widths[i])
+        for label, cells in sheet.rows:
+            table.add_row(Text(label), *(Text("\n".join(cells[i].lines)) for i in part))
+        tables.append(table)
+    return tables
 
 
 def to_markdown(sheet: Sheet) -> str:
-    titles = [" ".join(part for part in (c.group, c.title) if part) for c in sheet.columns]
+    titles = [sheet.full_title(column) for column in sheet.columns]
     lines = [
         f"**{_md(sheet.title)}**",
         "",
@@ -106,13 +150,9 @@ def to_markdown(sheet: Sheet) -> str:
     ]
     for label, cells in sheet.rows:
         lines.append(
-            _md_row([label, *(_one_line(cell) for cell in cells)], [False, *(cell.best for cell in cells)])
+            _md_row([label, *(" ".join(cell.lines) for cell in cells)], [False, *(c.best for c in cells)])
         )
     return "\n".join(lines + ["", *(f"*{_md(note)}*\n" for note in sheet.notes)]).rstrip() + "\n"
-
-
-def _one_line(cell: Cell) -> str:
-    return f"{cell.text} {cell.under}" if cell.under else cell.text
 
 
 def _md_row(cells: Iterable[str], bold: Sequence[bool] | None = None) -> str:
@@ -122,8 +162,10 @@ def _md_row(cells: Iterable[str], bold: Sequence[bool] | None = None) -> str:
 
 
 def _md(text: str) -> str:
-    for mark in "\\`*_<>|[]":
+    for mark in "\\`*_<>|":
         text = text.replace(mark, "\\" + mark)
+    if "](" in text:  # brackets alone are an interval, with parentheses after them a link
+        text = text.replace("[", "\\[").replace("]", "\\]")
     return " ".join(text.split())
 
 
@@ -131,45 +173,40 @@ def to_latex(sheet: Sheet) -> str:
     """A booktabs table; needs \\usepackage{booktabs}."""
     lines = ["\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(sheet.title)}}}"]
     lines += ["\\small", f"\\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}", "\\toprule"]
-    if any(column.group for column in sheet.columns):
-        groups = _groups(sheet.columns)
-        lines.append(
-            " & ".join(["", *(f"\\multicolumn{{{n}}}{{c}}{{{_tex(g)}}}" for g, n, _ in groups)]) + " \\\\"
-        )
+    if sheet.grouped:
+        groups = sheet.groups
+        heads = [f"\\multicolumn{{{g.span}}}{{c}}{{{_tex(g.title)}}}" for g in groups]
+        lines.append(" & ".join(["", *heads]) + " \\\\")
         at = 2
         rules = []
-        for group, n, _ in groups:
-            rules += [f"\\cmidrule(lr){{{at}-{at + n - 1}}}"] if group else []
-            at += n
+        for group in groups:
+            rules += [f"\\cmidrule(lr){{{at}-{at + group.span - 1}}}"] if group.title else []
+            at += group.span
         lines.append("".join(rules))
     lines += [" & ".join(map(_tex, [sheet.corner, *(c.title for c in sheet.columns)])) + " \\\\", "\\midrule"]
     for label, cells in sheet.rows:
-        texts = [f"\\textbf{{{_tex(_one_line(c))}}}" if c.best else _tex(_one_line(c)) for c in cells]
+        texts = [_tex(" ".join(c.lines)) for c in cells]
+        texts = [f"\\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells)]
         lines.append(" & ".join([_tex(label), *texts]) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}"]
     lines += [f"\\par\\footnotesize {_tex(note)}" for note in sheet.notes]
     return "\n".join([*lines, "\\end{table}"]) + "\n"
 
 
-_TEX = {
-    **{mark: "\\" + mark for mark in "&%$#_{}"},
-    **{
-        "\\": "\\textbackslash{}",
-        "~": "\\textasciitilde{}",
-        "^": "\\textasciicircum{}",
-        "<": "$<$",
-        ">": "$>$",
-    },
-    **{
-        "±": "$\\pm$",
-        "Δ": "$\\Delta$",
-        "−": "$-$",
-        "–": "--",
-        "↓": "$\\downarrow$",
-        "↑": "$\\uparrow$",
-        "…": "\\dots{}",
-        "·": "$\\cdot$",
-    },
+_TEX = {mark: "\\" + mark for mark in "&%$#_{}"} | {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "±": "$\\pm$",
+    "Δ": "$\\Delta$",
+    "−": "$-$",
+    "–": "--",
+    "↓": "$\\downarrow$",
+    "↑": "$\\uparrow$",
+    "…": "\\dots{}",
+    "·": "$\\cdot$",
 }
 
 

@@ -26,3 +26,13 @@ if (form) {
 const folded = [...document.querySelectorAll("details")];
 addEventListener("beforeprint", () => folded.forEach((one) => (one.open = true)));
 addEventListener("afterprint", () => folded.forEach((one) => (one.open = false)));
+// a table that is wider than its box shows that it goes on
+function edges() {
+  for (const frame of document.querySelectorAll(".frame")) {
+    const box = frame.firstElementChild;
+    frame.classList.toggle("goes-on", box.scrollWidth - box.clientWidth - box.scrollLeft > 2);
+  }
+}
+document.querySelectorAll(".scroll").forEach((box) => box.addEventListener("scroll", edges, { passive: true }));
+addEventListener("resize", edges);
+edges();
