@@ -54,7 +54,7 @@ check: $(STAMP)
 
 # the documentation site, in out/site; a broken link fails
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet --site-dir out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir out/site
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -127,7 +127,7 @@ def _quantised(bits: str) -> Any:
 
 
 def decoding(how: Asking) -> dict[str, Any]:
-    """The options of decoding as transformers' generate takes them; the seed is set here."""
+    """The options of decoding as `VLM.ask` takes them."""
     options: dict[str, Any] = {"max_new_tokens": how.max_new_tokens}
     sampled = bool(how.temperature) or how.top_p is not None
     if how.temperature == 0 and how.top_p is not None:
@@ -139,9 +139,7 @@ def decoding(how: Asking) -> dict[str, Any]:
     if how.seed is not None:
         if not sampled:
             raise Failure(f"--seed {how.seed}: greedy decoding draws nothing; add --temperature to sample")
-        import torch
-
-        torch.manual_seed(how.seed)
+        options["seed"] = how.seed
     if how.stop:
         if not all(how.stop):
             raise Failure("--stop: the text to stop at is empty")

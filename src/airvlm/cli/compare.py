@@ -39,14 +39,10 @@ def compare(
     chosen = {name: asking.chosen_method(name) for name in names}
     asking.check_question(question)
     images = asking.read_images(image, how)
-    asking.decoding(how)  # what cannot be is said before a model is loaded
+    generation = asking.decoding(how)
     vlm = asking.load_for(how)
     with asking.explained():
-        # the seed is set anew for each: under sampling, too, only the method differs
-        answers = {
-            name: vlm.ask(images, question, method=one, **asking.decoding(how))
-            for name, one in chosen.items()
-        }
+        answers = vlm.compare(images, question, chosen, **generation)
     if json:
         shown = {name: asking.answer_json(answer) for name, answer in answers.items()}
         emit({"image": image, "question": question, "model": vlm.name, "answers": shown})
