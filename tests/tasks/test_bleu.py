@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airvlm.tasks.base import TaskDataMissing
 from airvlm.tasks.bleu import Bleu
 from airvlm.tasks.words.ptb import ptb_tokens
 from tests.golden import golden
@@ -54,5 +55,14 @@ def test_references_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
 
 def test_an_empty_description_scores_nothing_and_breaks_nothing(tmp_path: Path) -> None:
     file = tmp_path / "one.json"
+    file.write_text(json.dumps({"hyp": {"1": "", "2": "a cat"}, "refs": {"1": ["a dog"], "2": ["a cat"]}}))
+    scores = Bleu().rescore(file)
+    assert scores.details[0]["BLEU-1"] == pytest.approx(0, abs=1e-6) and scores.covered.unreadable == 1
     file.write_text(json.dumps({"hyp": {"1": ""}, "refs": {"1": ["a dog"]}}))
-    assert Bleu().rescore(file).metrics["BLEU"] == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ValueError, match="all 1 descriptions are empty"):
+        Bleu().rescore(file)
+
+
+def test_it_cannot_be_run_on_a_model_and_says_what_can() -> None:
+    with pytest.raises(TaskDataMissing, match="evaluate chair"):
+        Bleu().items()

@@ -93,8 +93,9 @@ def test_dropping_the_last_sentence_is_worth_five_points(
 ) -> None:
     cut = tmp_path / "cut.jsonl"
     with cut.open("w") as file:
-        for image, text in read_captions(golden("chair", "opera_captions", "llava-1.5_greedy.jsonl")):
-            file.write(json.dumps({"image_id": image, "caption": " ".join(text.split()[:48])}) + "\n")
+        for one in read_captions(golden("chair", "opera_captions", "llava-1.5_greedy.jsonl")):
+            cut_text = " ".join(one.value.split()[:48])
+            file.write(json.dumps({"image_id": one.key, "caption": cut_text}) + "\n")
     metrics = _rescored(cut, variant).metrics
     assert tuple(round(metrics[name], 1) for name in NAMES) == expected
 
@@ -187,8 +188,8 @@ def test_descriptions_are_scored_against_a_folder_or_a_file_of_names(coco: Path,
 def test_a_picture_that_the_truth_does_not_know_is_an_error(tmp_path: Path) -> None:
     answers, names = tmp_path / "answers.jsonl", tmp_path / "names.json"
     answers.write_text('{"image_id": 5, "caption": "A dog"}\n')
-    names.write_text("{}")
-    with pytest.raises(ValueError, match="knows nothing of 1 of the 1 images"):
+    names.write_text('{"6": ["dog"]}')
+    with pytest.raises(ValueError, match="knows none of the images"):
         Chair().rescore(answers, names)
     names.write_text('{"5": ["unicorn"]}')
     with pytest.raises(ValueError, match="'unicorn' is no COCO category"):
@@ -218,5 +219,4 @@ def test_a_folder_without_annotations_says_what_to_download(tmp_path: Path) -> N
 
 def test_image_ids_are_read_from_numbers_and_file_names() -> None:
     assert [image_id(x) for x in (42, "42", "COCO_val2014_000000000042.jpg")] == ["42"] * 3
-    with pytest.raises(ValueError, match="no COCO image id"):
-        image_id("picture")
+    assert image_id("images/picture.jpg") == "picture"

@@ -114,9 +114,11 @@ def test_llava_bench_real_answers_are_judged_once_data_are_given(tmp_path: Path)
     assert (list(alone.metrics), alone.n) == (["length"], 60)
     assert "not judged" in alone.notes[0]
     with FakeJudge("8 8") as fake:
-        scores = LLaVABench(judge=judge_at(fake)).rescore(answers, wild(tmp_path))
+        scores = LLaVABench(judge=judge_at(fake)).rescore(answers, wild(tmp_path), lenient=True)
     assert scores.metrics["all"] == 100.0
     with pytest.raises(NoJudge):
+        LLaVABench().rescore(answers, tmp_path, lenient=True)
+    with pytest.raises(ValueError, match="an id that no item has"):
         LLaVABench().rescore(answers, tmp_path)
 
 
@@ -200,12 +202,13 @@ def test_mmvet_real_answers_in_both_formats_are_graded(tmp_path: Path, name: str
     assert (list(alone.metrics), alone.n) == (["length"], 218)
     assert "not judged" in alone.notes[0]
     with FakeJudge("0.3") as fake:
-        scores = MMVet(judge=judge_at(fake)).rescore(path, vet(tmp_path) / "mm-vet.json")
+        scores = MMVet(judge=judge_at(fake)).rescore(path, vet(tmp_path) / "mm-vet.json", lenient=True)
     assert (scores.n, scores.metrics["total"]) == (2, pytest.approx(30.0))
 
 
 @pytest.mark.parametrize(
-    ("verdict", "grade"), [("0.7", 0.7), ("1.0\n", 1.0), ("0", 0.0), ("7", None), ("", None), ("good", None)]
+    ("verdict", "grade"),
+    [("0.7", 0.7), ("1.0\n", 1.0), ("0", 0.0), ("7", None), ("", None), ("good", None), ("-0.5", None)],
 )
 def test_a_grade_lies_between_nought_and_one(verdict: str, grade: float | None) -> None:
     assert read_grade(verdict) == grade
@@ -254,7 +257,9 @@ def test_mmhal_averages_ratings_and_counts_those_below_three(tmp_path: Path) -> 
 def test_mmhal_recorded_replies_of_a_judge_are_rescored(tmp_path: Path) -> None:
     replies = [{"choices": [{"message": {"content": text}}]} for text in ("Rating: 6", "Rating: 0", "none")]
     (tmp_path / "replies.json").write_text(json.dumps(replies))
-    scores = load_task("mmhal").rescore(tmp_path / "replies.json")
+    with pytest.raises(ValueError, match="only the order says which kind"):
+        load_task("mmhal").rescore(tmp_path / "replies.json")
+    scores = load_task("mmhal").rescore(tmp_path / "replies.json", lenient=True)
     assert (scores.metrics["rating"], scores.missing) == (3.0, 1)
 
 

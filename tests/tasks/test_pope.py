@@ -58,7 +58,7 @@ def test_answers_to_other_questions_are_refused(tmp_path: Path) -> None:
     other = [{"question_id": i, "prompt": "Is there a car in the image?", "text": "Yes"} for i in (1, 2)]
     with pytest.raises(ValueError, match="it was asked 'car', not 'dog'"):
         Pope().rescore(_write(tmp_path / "other.jsonl", other), truth)
-    with pytest.raises(ValueError, match="has no question 7"):
+    with pytest.raises(ValueError, match="no answer has the id of an item"):
         Pope().rescore(_write(tmp_path / "seven.jsonl", [{"question_id": 7, "text": "Yes"}]), truth)
 
 
@@ -76,7 +76,8 @@ def test_files_that_number_their_questions_in_their_own_way_are_matched_line_by_
 def test_an_unfinished_file_is_scored_on_what_it_answers_and_says_so(tmp_path: Path) -> None:
     truth = _write(tmp_path / "truth.json", TRUTH)
     scores = Pope().rescore(_write(tmp_path / "half.jsonl", [{"question_id": 2, "text": "No"}]), truth)
-    assert scores.metrics["accuracy"] == 100 and scores.notes == ("1 of 2 questions are answered",)
+    assert scores.metrics["accuracy"] == 100 and scores.n == 1
+    assert (scores.covered.expected, scores.covered.missing, scores.covered.complete) == (2, 1, False)
 
 
 def test_answers_that_carry_their_label_need_no_truth(tmp_path: Path) -> None:

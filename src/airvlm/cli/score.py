@@ -46,11 +46,23 @@ def score(
     data: Annotated[
         Path | None, typer.Option("--data", help="The benchmark's folder, if it has one.")
     ] = None,
+    lenient: Annotated[
+        bool,
+        typer.Option(
+            "--lenient", help="Take the last of answers with one id, and leave out those of no item."
+        ),
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Fewer answers than items are meant: end with code 0, not 3.")
+    ] = False,
     items: Annotated[bool, typer.Option("--items", help="Also what was read from each answer.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Which tasks and variants there are.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Score answers that you already have.
+
+    Answers whose id stands twice or belongs to no item are errors. A score on fewer than all items says so and ends
+    with code 3.
 
     [bold]Examples[/bold]
 
@@ -71,17 +83,31 @@ def score(
         if path is not None and not path.exists():
             raise Failure(f"no file or folder {path}")
     chosen = load_task(task, data, variant=variant, **_options(settings or []))
-    scores = chosen.rescore(answers, truth)
+    scores = chosen.rescore(answers, truth, lenient=lenient) if lenient else chosen.rescore(answers, truth)
+    if not scores.n:
+        raise Failure(f"{answers}: nothing in it can be scored ({scores.covered})")
     figures = _figures(scores)
-    doubtful = scores.unparsed + scores.missing
-    if doubtful > TOLERATED * max(1, len(scores.per_item)):
+    coverage = scores.covered
+    unjudged = max(0, scores.missing - coverage.missing)
+    if coverage.unreadable > TOLERATED * max(1, coverage.matched) or unjudged > TOLERATED * max(1, scores.n):
         warn(
-            f"{scores.unparsed} answers could not be read and {scores.missing} are missing, "
-            f"of {len(scores.per_item)}"
+            f"{coverage.unreadable} answers could not be read and {unjudged} have no verdict, of {coverage.matched}"
+        )
+    if coverage.duplicate or coverage.unknown:
+        warn(
+            f"{coverage.duplicate} answers with the id of another and {coverage.unknown} to no item were given"
         )
     if json:
         emit(_report(task, chosen, variant, scores, figures, items))
-        return
+    else:
+        _print(task, chosen, scores, figures, items)
+    if not coverage.complete:
+        warn(f"a score on {coverage.matched} of {coverage.expected} items: {coverage.missing} have no answer")
+        if not partial:
+            raise typer.Exit(3)
+
+
+def _print(task: str, chosen: Task, scores: Scores, figures: dict[str, Estimate], items: bool) -> None:
     table = Table("metric", "value", "95 % interval", box=None, pad_edge=False)
     for name, figure in figures.items():
         table.add_row(name, _shown(figure.value), f"{_shown(figure.low)} – {_shown(figure.high)}")
@@ -89,10 +115,13 @@ def score(
     named = ", ".join(
         f"{k}={v}" for k, v in {**chosen.settings(), **scores.record}.items() if k not in {"task", "images"}
     )
-    console.print(f"[bold]{escape(task)}[/bold]  n = {scores.n}  [dim]{escape(named)}[/dim]")
+    coverage = scores.covered
+    part = "" if coverage.complete else f" of {coverage.expected} items, {coverage.missing} without an answer"
+    console.print(f"[bold]{escape(task)}[/bold]  n = {scores.n}{part}  [dim]{escape(named)}[/dim]")
+    console.print(str(coverage), style="dim")
     console.print(table)
     for note in scores.notes:
-        console.print(f"[dim]{escape(note)}[/dim]")
+        console.print(f"note: {escape(note)}")
     if items:
         for row in scores.details:
             print(_json.dumps(row, ensure_ascii=False, default=str))
@@ -114,7 +143,9 @@ def _report(
         "settings": {**task.settings(), **scores.record},
         "n": scores.n,
         "unparsed": scores.unparsed,
-        "missing": scores.missing,
+        "missing": max(scores.missing, scores.covered.missing),
+        "complete": scores.covered.complete,
+        "coverage": scores.covered.to_json(),
         "metrics": {
             metric: {"value": _plain(f.value), "low": _plain(f.low), "high": _plain(f.high), "n": f.n}
             for metric, f in figures.items()

@@ -11,16 +11,19 @@ there that are named (lower is better).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import model_validator
 
-from airvlm.tasks.base import Counts, Item, Metric, Scores, Task, TaskDataMissing, read_records, read_text
+from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Scores, Task, TaskDataMissing
+from airvlm.tasks.coverage import Coverage, Given, match
+from airvlm.tasks.files.reading import read_json, read_records, read_text
+from airvlm.tasks.files.records import Checked, Text, Whole, checked, first_of
 from airvlm.tasks.words.lemmas import nouns
 from airvlm.tasks.words.tagger import TaggerChoice, find_tagger, how_tagged, why_rules
 from airvlm.tasks.words.tokens import tokenize
@@ -28,6 +31,7 @@ from airvlm.tasks.words.tokens import tokenize
 __all__ = ["Amber", "AmberFiles", "amber_file", "amber_files", "amber_picture", "read_amber_answers"]
 
 PROMPT = "Describe this image."
+GENERATIVE = "generative"
 GUARD = 0.001  # what every denominator of the official script starts with
 
 
@@ -74,16 +78,55 @@ def amber_files(place: Path) -> AmberFiles:
     for name in ("annotations.json", "relation.json", "safe_words.txt"):
         if not (folder / name).exists():
             raise TaskDataMissing(f"amber: no {name} in {folder}; it should hold {NEED}")
-    return _read_files(folder)
+    return _read_files(folder, (folder / "annotations.json").stat().st_mtime_ns)
+
+
+class Note(Checked):
+    """An annotation: of a description its objects, of a question its answer."""
+
+    id: Whole
+    type: Text
+    truth: Any
+    hallu: Any = None
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Note:
+        wanted = _names if self.type == GENERATIVE else _yes_no
+        for name, value in (
+            ("truth", self.truth),
+            *((("hallu", self.hallu),) if self.type == GENERATIVE else ()),
+        ):
+            if not wanted(value):
+                raise ValueError(f"{name} of a {self.type} item is {str(value)[:40]!r}")
+        return self
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _yes_no(value: Any) -> bool:
+    return value in ("yes", "no")
+
+
+class Answer(Checked):
+    id: Whole
+    text: Text = first_of("response", "text", "answer")
 
 
 @lru_cache(maxsize=2)
-def _read_files(folder: Path) -> AmberFiles:
-    related = json.loads(read_text(folder / "relation.json"))
+def _read_files(folder: Path, changed: int) -> AmberFiles:
+    related = read_json(folder / "relation.json")
+    if not isinstance(related, dict) or not all(_names(words) for words in related.values()):
+        raise ValueError(f"{folder / 'relation.json'}: expected a JSON object of word -> [words]")
     safe = frozenset(
         line.strip() for line in read_text(folder / "safe_words.txt").splitlines() if line.strip()
     )
-    annotations = {int(note["id"]): note for note in read_records(folder / "annotations.json")}
+    file = folder / "annotations.json"
+    notes = checked(Note, read_records(file), file)
+    annotations = {note.id: {"type": note.type, "truth": note.truth, "hallu": note.hallu} for note in notes}
+    if len(annotations) < len(notes) or not notes:
+        raise ValueError(f"{file}: {'an id stands there twice' if notes else 'it holds no annotations'}")
     known = frozenset(related) | {word for words in related.values() for word in words}
     return AmberFiles(annotations, related, safe, known)
 
@@ -160,36 +203,40 @@ class Amber(Task):
                 "cognitive": len(tempting.covered),
                 "tempting": tempting.total,
             }
+            if not answer.strip():
+                counts[UNPARSED] = 1
             details = {"objects": named, "hallucinated": wrong, "hallucinated_words": wrong}
             return {name: float(value) for name, value in counts.items()}, details
 
         notes = () if find_tagger(self.tagger) else (f"{OFF} ({why_rules(self.tagger)})",)
         return Scores.of(items, answers, count, METRICS, notes)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """A JSON list of {"id", "response"}, against AMBER's data folder; yes/no answers among them are left out."""
-        files, pairs = read_amber_answers(answers, truth or self.data)
-        kept = [(number, text) for number, text in pairs if files.annotations[number]["type"] == "generative"]
-        if not kept:
-            raise ValueError(f"{answers} describes no picture: score its yes/no answers with amber-yesno")
-        items = [Item(str(number), None, PROMPT, files.annotations[number]) for number, _ in kept]
-        return self._score(items, [text for _, text in kept], files)
+        files, numbers, texts, coverage = read_amber_answers(
+            answers, truth or self.data, lambda kind: kind == GENERATIVE, "amber-yesno", lenient=lenient
+        )
+        items = [Item(str(number), None, PROMPT, files.annotations[number]) for number in numbers]
+        return replace(self._score(items, texts, files), coverage=coverage)
 
 
-def read_amber_answers(answers: Path, truth: Path | None) -> tuple[AmberFiles, list[tuple[int, str]]]:
-    """AMBER's files, and (item, answer) of each record of a file of answers."""
+def read_amber_answers(
+    answers: Path, truth: Path | None, ours: Callable[[str], bool], other: str, *, lenient: bool
+) -> tuple[AmberFiles, list[int], list[str | None], Coverage]:
+    """AMBER's files, and the answers to those of its items that are ours, in their order."""
     if truth is None:
         raise TaskDataMissing(f"amber: give --truth FOLDER with {NEED}")
     files = amber_files(Path(truth))
-    pairs = []
-    for place, record in enumerate(read_records(answers), 1):
-        text = next((record[key] for key in ("response", "text", "answer") if key in record), None)
-        if not isinstance(text, str) or "id" not in record:
-            raise ValueError(f"{answers}, record {place}: needs an id and a response")
-        if int(record["id"]) not in files.annotations:
-            raise ValueError(f"{answers}, record {place}: AMBER has no item {record['id']}")
-        pairs.append((int(record["id"]), text))
-    return files, pairs
+    records = checked(Answer, read_records(answers), answers)
+    rest = [
+        one for one in records if one.id not in files.annotations or ours(files.annotations[one.id]["type"])
+    ]
+    if records and not rest:
+        raise ValueError(f"{answers} answers none of this task's items: score it with {other}")
+    numbers = [number for number, note in files.annotations.items() if ours(note["type"])]
+    given = [Given(str(one.id), one.text, one.line) for one in rest]
+    texts, coverage = match([str(number) for number in numbers], given, answers, lenient=lenient)
+    return files, numbers, texts, coverage
 
 
 def amber_file(folder: Path, name: str) -> Path:

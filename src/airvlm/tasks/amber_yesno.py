@@ -7,7 +7,7 @@ official script does it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -126,12 +126,11 @@ class AmberYesNo(Task):
             metrics[f"f1{tail}"] = Metric(OfficialF1(name, 0.001 if name == "existence" else 0.0001, starts))
         return Scores(per_item, metrics, [item.picture for item in items], details)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """A JSON list of {"id", "response"}, against AMBER's data folder; descriptions among them are left out."""
-        files, pairs = read_amber_answers(answers, truth or self.data)
-        kept = [(number, text) for number, text in pairs if files.annotations[number]["type"] in _GROUPS]
-        if not kept:
-            raise ValueError(f"{answers} answers none of AMBER's yes/no questions: score it with amber")
+        files, numbers, texts, coverage = read_amber_answers(
+            answers, truth or self.data, lambda kind: kind in _GROUPS, "amber", lenient=lenient
+        )
         notes = files.annotations
-        items = [Item(str(n), None, "", notes[n]["truth"], {"type": notes[n]["type"]}) for n, _ in kept]
-        return self.score(items, [text for _, text in kept])
+        items = [Item(str(n), None, "", notes[n]["truth"], {"type": notes[n]["type"]}) for n in numbers]
+        return replace(self.score(items, texts), coverage=coverage)

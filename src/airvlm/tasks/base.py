@@ -22,13 +22,25 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from airvlm.tasks.coverage import Coverage
 from airvlm.tasks.files.reading import read_records, read_text
 
-__all__ = ["Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "read_records", "read_text"]
+__all__ = [
+    "DESCRIBE",
+    "Item",
+    "Metric",
+    "Ratio",
+    "Scores",
+    "Task",
+    "TaskDataMissing",
+    "read_records",
+    "read_text",
+]
 
 T = TypeVar("T")  # an answer, or what was read from it
 Counts = Mapping[str, Any]  # count name -> number, or an array of B resampled sums
 Formula = Callable[[Counts], Any]  # must work elementwise, so that resampling is one call
+DESCRIBE = "Please describe this image in detail."  # what every CHAIR paper asks
 UNPARSED = "unparsed"  # reserved count: 1 where the parser found no answer in the text
 MISSING = "missing"  # reserved count: 1 where there was no answer (or no verdict) at all
 
@@ -87,6 +99,7 @@ class Scores:
         default_factory=list
     )  # for people: what was parsed, objects found, ...
     notes: tuple[str, ...] = ()  # what the reader of the table has to know
+    coverage: Coverage | None = None  # how the answers met the items; None: every item was asked
     record: Mapping[str, Any] = field(
         default_factory=dict
     )  # what the files themselves add to the task's settings
@@ -157,6 +170,13 @@ class Scores:
         return int(sum(counts.get(MISSING, 0) for counts in self.per_item))
 
     @property
+    def covered(self) -> Coverage:
+        """How the answers met the items, with the answers that could not be read."""
+        asked = len(self.per_item)
+        known = self.coverage or Coverage(asked, asked - self.missing, asked - self.missing)
+        return known.read(self.unparsed)
+
+    @property
     def n(self) -> int:
         """Items that count."""
         return len(self.per_item) - self.missing
@@ -215,9 +235,16 @@ class Task:
         """Scores of answers in the items' order; None is a missing answer and counts in no metric."""
         raise NotImplementedError
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """Scores of a file of answers, in the formats the benchmark's official files have; needs no model."""
-        raise NotImplementedError(f"{self.name} cannot rescore files of answers")
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+        """Scores of a file of answers, in the formats the benchmark's official files have; needs no model.
+
+        As it stands here: answers by item id, to the items of this task. `lenient`: see coverage.py.
+        """
+        from airvlm.tasks.files.answers import given_answers, in_order_of
+
+        items = self.items()
+        texts, coverage = in_order_of(items, given_answers(answers), answers, lenient=lenient)
+        return replace(self.score(items, texts), coverage=coverage)
 
     def variant(self, name: str | None) -> Task:
         """This task with a named variant's fields."""

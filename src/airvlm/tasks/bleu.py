@@ -7,16 +7,18 @@ and both are reported: `BLEU-n`, where n-gram counts are summed over all images 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, Task, read_text
+from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, Task, TaskDataMissing
+from airvlm.tasks.coverage import known_images, match
+from airvlm.tasks.files.labels import image_key
+from airvlm.tasks.files.reading import kind_of, read_json
 from airvlm.tasks.words.ptb import ptb_tokens
 
 __all__ = ["BLEU_METRICS", "Bleu", "bleu_counts"]
@@ -84,36 +86,40 @@ class Bleu(Task):
         """Each item's truth is its list of reference captions."""
 
         def count(item: Item, text: str) -> tuple[dict[str, float], dict[str, Any]]:
-            counts = bleu_counts(text, item.truth)
+            counts = bleu_counts(text, item.truth) | ({} if text.strip() else {UNPARSED: 1.0})
             return counts, {f"BLEU-{n}": 100 * counts[f"bleu_own_{n}"] for n in range(1, N + 1)}
 
         return Scores.of(items, answers, count, BLEU_METRICS)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """A JSON object with `hyp` {image: text} and `refs` {image: texts}; or captions, with references as truth."""
-        from airvlm.tasks.files.coco import read_captions, read_references
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        raise TaskDataMissing(
+            "bleu scores descriptions that you already have: airvlm score bleu FILE; `evaluate chair` reports BLEU too"
+        )
 
-        content = _object(answers)
-        if content is not None and "hyp" in content:
-            texts = {str(image): text for image, text in content["hyp"].items()}
-            references = {str(image): list(refs) for image, refs in content.get("refs", {}).items()}
-        else:
-            texts, references = dict(read_captions(answers)), {}
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+        """A JSON object with `hyp` {image: text} and `refs` {image: texts}; or captions, with references as truth."""
+        from airvlm.tasks.files.coco import read_captions, read_references, references_in
+
+        given = read_captions(answers)
+        references: dict[str, list[str]] = {}
         if truth is not None:
             references = read_references(truth)
-        absent = [image for image in texts if image not in references]
-        if absent:
+        elif (
+            kind_of(answers) == ".json"
+            and isinstance(content := read_json(answers), dict)
+            and "refs" in content
+        ):
+            references = {image_key(image): texts for image, texts in references_in(content, answers)}
+        if not any(one.key in references for one in given):
             raise ValueError(
-                f"{answers}: {len(absent)} of {len(texts)} images have no reference captions, e.g. {absent[0]}; "
+                f"{answers}: its images have no reference captions, e.g. {given[0].key or '(no image)'}; "
                 "give them with --truth (a COCO annotations folder, or JSON of image id -> captions)"
             )
-        items = [Item(id=image, image=None, question="", truth=references[image]) for image in texts]
-        return self.score(items, list(texts.values()))
-
-
-def _object(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError:
-        return None
-    return content if isinstance(content, dict) else None
+        if all(not one.value.strip() for one in given):
+            raise ValueError(f"{answers}: all {len(given)} descriptions are empty")
+        expected = known_images(references, (one.key for one in given))
+        keys = [image for image in references if image in expected]
+        texts, coverage = match(keys, given, answers, lenient=lenient)
+        kept = [(key, text) for key, text in zip(keys, texts, strict=True) if text is not None]
+        items = [Item(id=image, image=None, question="", truth=references[image]) for image, _ in kept]
+        return replace(self.score(items, [text for _, text in kept]), coverage=coverage)

@@ -9,24 +9,23 @@ whether a last unfinished sentence counts, and which pictures.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing, read_text
+from airvlm.tasks.base import DESCRIBE, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from airvlm.tasks.bleu import BLEU_METRICS, bleu_counts
-from airvlm.tasks.files.coco import annotation_files, category, read_captions, read_objects, read_references
-from airvlm.tasks.files.labels import find_images, read_labels
+from airvlm.tasks.files.coco import Instances, annotation_files, category, read_objects, read_references
+from airvlm.tasks.files.described import Described
+from airvlm.tasks.files.labels import find_images, image_key, read_labels
 from airvlm.tasks.words.objects import Mention, length, mentions
 from airvlm.tasks.words.singular import Words
 from airvlm.tasks.words.tagger import TaggerChoice, find_tagger, how_tagged, why_rules
 
 __all__ = ["CHAIR_METRICS", "Chair", "chair_counts", "complete_sentences", "seeded_images"]
 
-PROMPT = "Please describe this image in detail."
 IMAGES = 500
 # measured against the official script on the 240 captions of tests/data/chair, for which no rule was written
 OFF = (
@@ -114,7 +113,7 @@ class Chair(Task):
             Item(
                 id=image,
                 image=self._picture(folder, _images(folder)[image]),
-                question=PROMPT,
+                question=DESCRIBE,
                 truth=sorted(objects[image]),
                 meta={"references": references.get(image, [])},
             )
@@ -132,7 +131,7 @@ class Chair(Task):
             Item(
                 id=image,
                 image=paths[image],
-                question=PROMPT,
+                question=DESCRIBE,
                 truth=sorted({category(name, Path(self.objects)) for name in labels[image]}),
             )
             for image in seeded_images(list(paths), self.seed, split, self.count)
@@ -182,6 +181,8 @@ class Chair(Task):
         counts, wrong = chair_counts(named, item.truth or (), length(text, self._found_by(self.words)))
         if item.truth is None:
             counts, wrong = {k: counts[k] for k in ("descriptions", "mentions", "tokens")}, []
+        if not text.strip():  # an empty description hallucinates nothing and says nothing
+            counts[UNPARSED] = 1.0
         if item.meta.get("references"):
             counts |= bleu_counts(text, item.meta["references"])
         details = {
@@ -192,31 +193,23 @@ class Chair(Task):
         }
         return counts, details
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Descriptions by image id, against a COCO annotations folder or JSON of image id -> objects."""
-        pairs = read_captions(answers)
-        wanted = frozenset(image for image, _ in pairs)
-        truth = truth or self.data
-        objects = read_objects(truth, self._found_by(self.truth_words), wanted) if truth is not None else {}
+        truth = truth or self.objects or self.data
+        described = Described.read(answers, truth, self._found_by(self.truth_words), lenient=lenient)
+        wanted = frozenset(described.images)
         references = read_references(truth, wanted) if truth is not None and Path(truth).is_dir() else {}
-        if truth is not None:
-            absent = sorted(wanted - set(objects))
-            if absent:
-                raise ValueError(
-                    f"{truth} knows nothing of {len(absent)} of the {len(wanted)} images in {answers}, "
-                    f"the first is {absent[0] or '(no image id)'}"
-                )
         items = [
             Item(
                 id=image or str(number),
                 image=None,
-                question=PROMPT,
-                truth=sorted(objects[image]) if truth is not None else None,
+                question=DESCRIBE,
+                truth=None if truth is None else described.objects[image],
                 meta={"references": references.get(image, [])},
             )
-            for number, (image, _) in enumerate(pairs)
+            for number, image in enumerate(described.images)
         ]
-        return self.score(items, [text for _, text in pairs])
+        return described.scored(self.score(items, described.texts))
 
 
 @lru_cache(maxsize=4)
@@ -225,4 +218,4 @@ def _images(folder: Path) -> dict[str, str]:
     file = next((f for f in annotation_files(folder, "instances") if "val2014" in f.name), None)
     if file is None:
         raise TaskDataMissing(f"chair: no instances_val2014.json in {folder} or its annotations/")
-    return {str(image["id"]): str(image["file_name"]) for image in json.loads(read_text(file))["images"]}
+    return {image_key(image.id): image.file_name for image in Instances(file).images}

@@ -12,21 +12,21 @@ import io
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
 
 from airvlm.images.load import load_picture
-from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
-from airvlm.tasks.files.answers import answers_by_id, in_order_of
+from airvlm.tasks.base import DESCRIBE, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
+from airvlm.tasks.files.answers import given_answers, in_order_of
+from airvlm.tasks.files.reading import read_records
 from airvlm.tasks.judges.judge import Question, pairwise, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["GPT4V", "read_aspects"]
 
-DESCRIBE = "Please describe this image in detail."
 PICTURES = (".jpg", ".jpeg", ".png", ".webp")
 LONGEST_SIDE = 1024  # pixels sent to the judge
 ASPECTS = ("accuracy", "detailedness")
@@ -121,15 +121,15 @@ class GPT4V(JudgedTask):
         details = [{**counts} for counts in per_item]
         return Scores(per_item, _METRICS, [item.picture for item in items], details)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Answers by id, compared with those in truth; or a run's folder: its method against plain decoding."""
         path = answers / "answers.jsonl" if answers.is_dir() else answers
         stored = any("fingerprint" in record for record in read_records(path)[:1])
         items, against = self.items(), truth or self.against or (path if stored else None)
         if against is None:
             raise TaskDataMissing("gpt4v compares two files of answers: give the other one as --truth")
-        mine = in_order_of(items, answers_by_id(path, self._is_ours), path)
-        return self.compare(items, mine, _plain_answers(items, against))
+        mine, coverage = in_order_of(items, given_answers(path, self._is_ours), path, lenient=lenient)
+        return replace(self.compare(items, mine, _plain_answers(items, against)), coverage=coverage)
 
     def _is_ours(self, record: Mapping[str, Any]) -> bool:
         """Of a run's store, the answers of the method that is compared; of any other file, all."""
@@ -141,7 +141,8 @@ class GPT4V(JudgedTask):
 
 def _plain_answers(items: Sequence[Item], path: Path) -> list[str | None]:
     """The other method's answers; of a store of ours, those of plain decoding."""
-    return in_order_of(items, answers_by_id(path, keep=lambda record: record.get("method") is None), path)
+    given = given_answers(path, keep=lambda record: record.get("method") is None)
+    return in_order_of(items, given, path)[0]
 
 
 def read_aspects(verdict: str) -> tuple[float, ...] | None:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
-from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
+from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
+from airvlm.tasks.coverage import Given, match
+from airvlm.tasks.files.reading import Row, read_records
+from airvlm.tasks.files.records import Checked, Id, Text, checked, first_of
 from airvlm.tasks.judges.judge import Question, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
 
@@ -65,7 +69,9 @@ class HallusionBench(JudgedTask):
         folder = self.folder(f"{FILE} and the figures (hallusion_bench/VD/… and VS/…), from {WHERE}")
         if not (folder / FILE).is_file():
             raise TaskDataMissing(f"hallusionbench: {folder / FILE} is not there; get it from {WHERE}")
-        items = [_item(record, folder) for record in read_records(folder / FILE)]
+        items = [
+            _item(record, folder) for record in checked(Truth, read_records(folder / FILE), folder / FILE)
+        ]
         return [item for item in items if item.image or not self.pictures_only][:limit]
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -99,21 +105,79 @@ class HallusionBench(JudgedTask):
             items, graded, [{"parsed": word} for word in said], unparsed=[word is None for word in said]
         )
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Official records: with the verdict of a judge (…_gpt_check), or with model_prediction to be graded."""
         records = read_records(answers)
-        check = next((key for key in records[0] if key.endswith("gpt_check")), None) if records else None
-        items = [_item(record, None) for record in records]
+        if not records:
+            raise ValueError(f"{answers} holds no answers")
+        check = next((key for record in records for key in record if key.endswith("gpt_check")), None)
+        known = [_item(one, None) for one in checked(Record, records, answers)]
+        lines = [getattr(record, "line", 0) for record in records]
         if check is not None:
-            graded = [_recorded_grade(record, check) for record in records]
-            return _scores(items, graded, [{"verdict": record.get(check)} for record in records])
+            judged = {"verdict": check, "same": "same"}
+            rows = [
+                Row.at({k: record.get(v) for k, v in judged.items()}, n) for record, n in zip(records, lines)
+            ]
+            verdicts = [_recorded_grade(one) for one in checked(Judged, rows, answers)]
+            truths = [_item(one, None) for one in checked(Truth, records, answers)]
+            given = [Given(item.id, n, line) for n, (item, line) in enumerate(zip(known, lines))]
+            places, coverage = match(
+                list(dict.fromkeys(i.id for i in known)), given, answers, lenient=lenient
+            )
+            kept = [n for n in places if n is not None]
+            details = [{"verdict": records[n].get(check)} for n in kept]
+            scores = _scores([truths[n] for n in kept], [verdicts[n] for n in kept], details)
+            return replace(scores, coverage=coverage)
+        said = checked(Answered, records, answers)
+        texts = [Given(item.id, one.text, one.line) for item, one in zip(known, said)]
         if truth is not None or not all("question" in record for record in records):
             path = truth if truth and truth.is_file() else Path(truth or self.folder(FILE)) / FILE
-            known = {_key(record): record for record in read_records(path)}
-            items = [_item(known[_key(record)], None) for record in records]
-        return self.score(
-            items, [record.get("model_prediction", record.get("prediction")) for record in records]
-        )
+            items = [_item(one, None) for one in checked(Truth, read_records(path), path)]
+            items = [item for item in items if item.meta["visual_input"] != "0" or not self.pictures_only]
+            if len({item.id for item in items}) < len(items) or not items:
+                raise ValueError(
+                    f"{path}: {'a question stands there twice' if items else 'it holds no questions'}"
+                )
+        else:
+            items = list(
+                {i.id: i for i in (_item(one, None) for one in checked(Truth, records, answers))}.values()
+            )
+        in_order, coverage = match([item.id for item in items], texts, answers, lenient=lenient)
+        return replace(self.score(items, in_order), coverage=coverage)
+
+
+class Record(Checked):
+    """The six fields that name a question."""
+
+    category: Literal["VD", "VS"]
+    subcategory: Id
+    visual_input: Id
+    set_id: Id
+    figure_id: Id
+    question_id: Id
+    question: Text = ""
+    filename: str | None = None
+    gt_answer: Any = None
+    gt_answer_details: str | None = None
+
+
+class Truth(Record):
+    """A question with its right answer."""
+
+    gt_answer: Annotated[
+        Literal["0", "1"], BeforeValidator(lambda value: value if value is None else str(value))
+    ]
+
+
+class Judged(Checked):
+    """A judge's verdict; whatever is none is missing."""
+
+    verdict: Any = None
+    same: Any = None
+
+
+class Answered(Checked):
+    text: Text = first_of("model_prediction", "prediction")
 
 
 def _read(verdict: str) -> int | None:
@@ -128,35 +192,25 @@ def _read(verdict: str) -> int | None:
     return None
 
 
-def _recorded_grade(record: Mapping[str, Any], check: str) -> Graded | None:
-    if str(record.get(check)) not in ("0", "1", "2"):
+def _recorded_grade(record: Judged) -> Graded | None:
+    if str(record.verdict) not in ("0", "1", "2"):
         return None
-    return Graded(int(record[check]), None if record.get("same") is None else str(record["same"]) == "1")
+    return Graded(int(record.verdict), None if record.same is None else str(record.same) == "1")
 
 
-def _key(record: Mapping[str, Any]) -> str:
-    try:
-        return "_".join(str(record[name]) for name in KEYS)
-    except KeyError as lacking:
-        raise ValueError(
-            f"hallusionbench: a record has no {lacking}; expected the official fields {', '.join(KEYS)}"
-        ) from None
-
-
-def _item(record: Mapping[str, Any], folder: Path | None) -> Item:
-    key = _key(record)
-    meta = {name: str(record[name]) for name in KEYS}
+def _item(record: Record, folder: Path | None) -> Item:
+    meta = {name: str(getattr(record, name)) for name in KEYS}
+    key = "_".join(meta[name] for name in KEYS)
     meta["picture"] = "_".join(
         meta[name] for name in ("category", "subcategory", "set_id")
     )  # sets are drawn whole
-    meta["reference"] = record.get("gt_answer_details") or ""
+    meta["reference"] = record.gt_answer_details or ""
     image = None
     if folder is not None and meta["visual_input"] != "0":
-        name = str(record.get("filename") or "").removeprefix("./")
+        name = (record.filename or "").removeprefix("./")
         places = [folder / "hallusion_bench" / name, folder / name]
         image = next((place for place in places if place.is_file()), places[0])
-    truth = "yes" if str(record.get("gt_answer")) == "1" else "no"
-    return Item(key, image, str(record.get("question", "")), truth, meta)
+    return Item(key, image, record.question, "yes" if record.gt_answer == "1" else "no", meta)
 
 
 def _pair(item: Item) -> tuple[str, ...]:

@@ -9,14 +9,18 @@ A review that cannot be read is missing, never −1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing, read_records
-from airvlm.tasks.files.answers import answers_by_id, in_order_of
+from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
+from airvlm.tasks.coverage import Given, match
+from airvlm.tasks.files.answers import given_answers, in_order_of
+from airvlm.tasks.files.reading import read_records
+from airvlm.tasks.files.records import Checked, Id, Text, checked
 from airvlm.tasks.judges.judge import Question, pairwise, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
@@ -32,6 +36,7 @@ WHERE = {
     "coco": "github.com/haotian-liu/LLaVA, playground/data/coco2014_val_gpt4_qa_30x3 and llava/eval/table",
 }
 CATEGORIES = ("conv", "detail", "complex")
+Score = Annotated[float, Field(ge=-1, le=10, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,19 @@ class LLaVABench(JudgedTask):
             raise TaskDataMissing(
                 f"llava-bench: {folder} lacks {', '.join(lacking)}; get them from {WHERE[self.which]}"
             )
-        reference = {str(record["question_id"]): record for record in read_records(folder / answers)}
-        context = {str(record["image"]): _described(record) for record in read_records(folder / contexts)}
+        said = checked(Asked, read_records(folder / answers), folder / answers)
+        reference = {one.question_id: one.text or one.answer for one in said}
+        told = checked(Context, read_records(folder / contexts), folder / contexts)
+        context = {one.image: _described(one) for one in told}
         items = []
-        for record in read_records(folder / questions)[:limit]:
-            key, image = str(record["question_id"]), str(record["image"])
-            truth = reference[key]
-            meta = {"category": _category(record["category"]), "picture": image, "context": context[image]}
-            items.append(
-                Item(
-                    key, _picture(folder, image), record["text"], truth.get("text", truth.get("answer")), meta
+        for record in checked(Asked, read_records(folder / questions), folder / questions)[:limit]:
+            key, image = record.question_id, record.image or ""
+            if key not in reference or image not in context or record.text is None:
+                raise ValueError(
+                    f"llava-bench: question {key} of {folder} lacks its answer, its context or its text"
                 )
-            )
+            meta = {"category": _category(str(record.category)), "picture": image, "context": context[image]}
+            items.append(Item(key, _picture(folder, image), record.text, reference[key], meta))
         return items
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -111,21 +117,67 @@ class LLaVABench(JudgedTask):
         }
         return Question(say(fill(self.template(), **values), SYSTEM), read_two_scores, temperature=0.2)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Official reviews (content or tuple, one a question), or answers by question_id (asks the judge)."""
         records = read_records(answers)
-        if records and ("tuple" in records[0] or "content" in records[0]):
-            items = [
-                Item(str(r["question_id"]), None, "", None, {"category": _category(r.get("category", ""))})
-                for r in records
-            ]
-            return _scores(items, [_review(record) for record in records])
-        by_id = answers_by_id(answers)
+        if any("tuple" in record or "content" in record for record in records):
+            reviews = checked(Review, records, answers)
+            unique = list(dict.fromkeys(one.question_id for one in reviews))
+            given = [Given(one.question_id, one, one.line) for one in reviews]
+            found, coverage = match(unique, given, answers, lenient=lenient)
+            kept = [one for one in found if one is not None]
+            items = [Item(r.question_id, None, "", None, {"category": _category(r.category)}) for r in kept]
+            return replace(_scores(items, [_review(one) for one in kept]), coverage=coverage)
+        said = given_answers(answers)
         if truth is None and self.data is None:
-            return unjudged(by_id, f"to judge them, give --truth FOLDER with {', '.join(FILES[self.which])}")
+            unique = list(dict.fromkeys(one.key for one in said))
+            texts, coverage = match(unique, said, answers, lenient=lenient)
+            how = f"to judge them, give --truth FOLDER with {', '.join(FILES[self.which])}"
+            return replace(unjudged(dict(zip(unique, texts)), how), coverage=coverage)
         task = self if truth is None else type(self)(truth, self.judge, self.which, self.order)
         items = task.items()
-        return task.score(items, in_order_of(items, by_id, answers))
+        texts, coverage = in_order_of(items, said, answers, lenient=lenient)
+        return replace(task.score(items, texts), coverage=coverage)
+
+
+class Review(Checked):
+    """A judge's review of one question."""
+
+    question_id: Id
+    category: str | int = ""
+    content: Text | None = None
+    scores: tuple[Score, Score] | None = Field(default=None, validation_alias="tuple")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scores_are_a_pair(cls, record: Any) -> Any:
+        pair = record.get("tuple")
+        return {**record, "tuple": tuple(pair)} if isinstance(pair, list) else record
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Review:
+        if self.content is None and self.scores is None:
+            raise ValueError("a review has content or a tuple of two scores")
+        return self
+
+
+class Asked(Checked):
+    """A question, a reference answer or a description, each in a file of its own."""
+
+    question_id: Id
+    image: Id | None = None
+    category: str | int = ""
+    text: Text | None = None
+    answer: Text | None = None
+
+
+class Context(Checked):
+    """What the judge is told of an image: a caption, or COCO's captions and boxes."""
+
+    image: Id
+    caption: str | list[str] | None = None
+    captions: list[str] = Field(default_factory=list)
+    instances: list[dict[str, Any]] = Field(default_factory=list)
 
 
 def read_two_scores(verdict: str) -> tuple[float, ...] | None:
@@ -138,11 +190,12 @@ def read_two_scores(verdict: str) -> tuple[float, ...] | None:
     return scores if len(scores) == 2 and all(0 <= s <= 10 for s in scores) else None
 
 
-def _review(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    if "content" in record:
-        read = read_two_scores(str(record["content"]))
+def _review(record: Review) -> tuple[float, float] | None:
+    if record.content is not None:
+        read = read_two_scores(record.content)
         return None if read is None else (read[0], read[1])
-    reference, model = (float(score) for score in record["tuple"])
+    assert record.scores is not None
+    reference, model = record.scores
     return None if reference < 0 or model < 0 else (reference, model)
 
 
@@ -184,17 +237,16 @@ def _scores(items: Sequence[Item], found: Sequence[tuple[float, float] | None]) 
     return Scores(per_item, metrics, [item.picture for item in items], details)
 
 
-def _category(name: str) -> str:
+def _category(name: str | int) -> str:
     return str(name).removeprefix("llava_bench_")
 
 
-def _described(record: Mapping[str, Any]) -> str:
-    """What the judge is told of a picture: a caption, or COCO's captions and boxes."""
-    if "caption" in record:
-        caption = record["caption"]
-        return caption if isinstance(caption, str) else "\n".join(caption)
-    boxes = [f"{box['category']}: {box['bbox']}" for box in record.get("instances", [])]
-    return "\n".join([*record.get("captions", []), "", *boxes])
+def _described(record: Context) -> str:
+    """What the judge is told of an image."""
+    if record.caption is not None:
+        return record.caption if isinstance(record.caption, str) else "\n".join(record.caption)
+    boxes = [f"{box.get('category')}: {box.get('bbox')}" for box in record.instances]
+    return "\n".join([*record.captions, "", *boxes])
 
 
 def _picture(folder: Path, image: str) -> Path:

@@ -14,10 +14,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
 
 from airvlm.tasks.base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
-from airvlm.tasks.files.answers import answers_by_id, in_order_of, kind_of, read_json, read_table
+from airvlm.tasks.coverage import Given, match
+from airvlm.tasks.files.answers import given_answers, in_order_of
+from airvlm.tasks.files.reading import kind_of, read_json, read_records, read_table
+from airvlm.tasks.files.records import Checked, Id, Text, Whole, checked
 from airvlm.tasks.files.spreadsheet import read_spreadsheet
 from airvlm.tasks.words.options import infer_option
 
@@ -58,9 +63,9 @@ class MMBench(Task):
             raise TaskDataMissing(
                 f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench"
             )
-        rows = _circled(read_table(path))[:limit]
+        rows = _circled(read_table(path), path)[:limit]
         pictures = {row["index"]: row.get("image", "") for row in rows}
-        return [_item(row, _picture(row, pictures, folder / f"{path.stem}_pictures")) for row in rows]
+        return [_item(row, _picture(row, pictures, folder / f"{path.stem}_pictures"), path) for row in rows]
 
     def prompt(self, item: Item) -> str:
         hint, options = item.meta["hint"], item.meta["options"]
@@ -108,75 +113,163 @@ class MMBench(Task):
         ]
         return Scores(per_item, metrics, [item.picture for item in items], details)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """A table (.tsv, .csv, .xlsx) with predictions; ids and answers (truth: the table); circles as JSON."""
         kind = kind_of(answers)
         if kind in (".tsv", ".csv", ".xlsx"):
             rows = read_spreadsheet(answers) if kind == ".xlsx" else read_table(answers)
             if rows and {"answer", "prediction"} <= set(rows[0]):
-                scores = self.score(
-                    [_item(row, None) for row in rows], [row["prediction"] or None for row in rows]
+                return self._predictions(rows, answers, lenient)
+            if truth is None and self.data is None:
+                raise ValueError(
+                    f"{answers}: expected a table with index, question, A, B, …, answer and prediction"
                 )
-                return replace(scores, record={"table": answers.name})
         elif kind == ".json":
             content = read_json(answers)
             if isinstance(content, dict) and {"choices", "cases"} <= set(content):
-                return self._inference_cases(content)
-            if isinstance(content, list) and content and "predictions" in content[0]:
-                return self._circles(content, _choices_beside(answers, truth))
+                return self._inference_cases(checked(Cases, [content], answers)[0])
+            if (
+                isinstance(content, list)
+                and content
+                and isinstance(content[0], dict)
+                and "predictions" in content[0]
+            ):
+                circles = checked(Circle, read_records(answers), answers)
+                return self._circles(circles, _choices_beside(answers, truth), answers)
         if truth is not None:
-            items = [_item(row, None) for row in _circled(read_table(truth))]
+            rows = read_spreadsheet(truth) if kind_of(truth) == ".xlsx" else read_table(truth)
+            items = [_item(row, None, truth) for row in _circled(rows, truth)]
+            if not items:
+                raise ValueError(f"{truth} holds no questions")
         else:
             items = self.items()
-        scores = self.score(items, in_order_of(items, answers_by_id(answers), answers))
+        texts, coverage = in_order_of(items, given_answers(answers), answers, lenient=lenient)
+        scores = replace(self.score(items, texts), coverage=coverage)
         return scores if truth is None else replace(scores, record={"table": truth.name})
 
-    def _inference_cases(self, content: Mapping[str, Any]) -> Scores:
+    def _predictions(self, rows: Sequence[Mapping[str, str]], path: Path, lenient: bool) -> Scores:
+        """A table that holds questions, right answers and predictions."""
+        items = [_item(row, None, path) for row in rows]
+        given = [Given(item.id, row["prediction"], getattr(row, "line", 0)) for item, row in zip(items, rows)]
+        unique = {item.id: item for item in items}
+        ordered = sorted(unique.values(), key=lambda item: (int(item.picture), int(item.id)))
+        texts, coverage = match([item.id for item in ordered], given, path, lenient=lenient)
+        circles: dict[str, list[Item]] = defaultdict(list)
+        for item in ordered:
+            circles[item.picture].append(item)
+        headless = [key for key, circle in circles.items() if int(circle[0].id) >= CIRCLE]
+        if headless and not lenient:
+            raise ValueError(
+                f"{path}: question {headless[0]} lacks its unrotated row; --lenient counts what there is"
+            )
+        notes = []
+        short = [key for key, circle in circles.items() if len(circle) < len(circle[0].meta["options"])]
+        if short:
+            notes.append(
+                f"{len(short)} of {len(circles)} questions lack rotations (the first is {short[0]}): they are hits "
+                "if the rows that are there are right, as in the official script, which is easier than all rotations"
+            )
+        scores = self.score(ordered, texts)
+        return replace(scores, coverage=coverage, notes=(*notes, *scores.notes), record={"table": path.name})
+
+    def _inference_cases(self, content: Cases) -> Scores:
         """{"choices", "cases": [{"prediction", "can_infer"}]}: how often our reading equals the one in the file."""
         items = [
-            Item(str(n), None, "", case["can_infer"] or None, {"options": content["choices"]})
-            for n, case in enumerate(content["cases"])
+            Item(str(n), None, "", case.can_infer or None, {"options": content.choices})
+            for n, case in enumerate(content.cases)
         ]
-        read = [self.parse(item, case["prediction"]) for item, case in zip(items, content["cases"])]
+        read = [self.parse(item, case.prediction) for item, case in zip(items, content.cases)]
         per_item = [{"cases": 1.0, "equal": float(r == item.truth)} for r, item in zip(read, items)]
         details = [{"id": item.id, "parsed": r, "right": r == item.truth} for r, item in zip(read, items)]
         return Scores(
             per_item, {"agreement": Metric(Ratio("equal", "cases"))}, [i.id for i in items], details
         )
 
-    def _circles(self, content: Sequence[Mapping[str, Any]], choices: Mapping[str, str]) -> Scores:
+    def _circles(self, circles: Sequence[Circle], choices: Mapping[str, str], path: Path) -> Scores:
         """[{"name", "predictions", "GT"}]: the answers to the rotations of one question each."""
         items, said = [], []
-        for circle in content:
+        names = [circle.name for circle in circles]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"{path}: the circle {next(n for n in names if names.count(n) > 1)!r} stands there twice"
+            )
+        for circle in circles:
             options = dict(choices)
-            for k, (text, truth) in enumerate(zip(circle["predictions"], circle["GT"])):
-                meta = {"options": options, "picture": circle["name"], "ability": "", "hint": ""}
-                items.append(Item(f"{circle['name']}/{k}", None, "", truth, meta))
+            for k, (text, truth) in enumerate(zip(circle.predictions, circle.GT, strict=True)):
+                meta = {"options": options, "picture": circle.name, "ability": "", "hint": ""}
+                items.append(Item(f"{circle.name}/{k}", None, "", truth, meta))
                 said.append(text)
                 options = _rotated(options)
         return self.score(items, said)
 
 
-def _item(row: Mapping[str, str], picture: Path | None) -> Item:
-    index = int(float(row["index"]))
+class Case(Checked):
+    prediction: Text
+    can_infer: str | bool | None
+
+
+class Cases(Checked):
+    choices: dict[str, str]
+    cases: Annotated[list[Case], Field(min_length=1)]
+
+
+class Choices(Checked):
+    choices: dict[str, str]
+
+
+class Circle(Checked):
+    name: Id
+    predictions: Annotated[list[str], Field(min_length=1)]
+    GT: list[Literal["A", "B", "C", "D"]]
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Circle:
+        if len(self.predictions) != len(self.GT):
+            raise ValueError(f"{len(self.predictions)} predictions and {len(self.GT)} right answers")
+        return self
+
+
+class TableRow(Checked):
+    """A row of MMBench's table."""
+
+    index: Annotated[Whole, Field(ge=0)]
+    question: Text
+    answer: Text
+
+
+def _item(row: Mapping[str, str], picture: Path | None, source: Path) -> Item:
+    index = checked(TableRow, [row], source, what="row")[0].index
     ability = row.get("l2-category") or row.get("l2_category") or ""
-    meta = {
+    meta: dict[str, Any] = {
         "options": {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")},
         "hint": "" if row.get("hint") in (None, "nan") else row["hint"],
         "ability": ABILITIES.get(ability, ability),
         "category": row.get("category", ""),
         "picture": str(index % CIRCLE),
     }
+    options = meta["options"]
+    if row["answer"] not in options:
+        line = getattr(row, "line", 0)
+        raise ValueError(
+            f"{source}, line {line}, field answer: expected the letter of an option ({', '.join(options)}), "
+            f"not {row['answer'][:40]!r}"
+        )
     return Item(str(index), picture, row["question"], row["answer"], meta)
 
 
-def _circled(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def _circled(rows: Sequence[Mapping[str, str]], source: Path) -> list[Mapping[str, str]]:
     """Rows of all rotations, question by question; built here if the table holds the unrotated questions only."""
-    given = [dict(row) for row in rows]
-    if any(int(float(row["index"])) >= CIRCLE for row in given):
-        return sorted(given, key=lambda row: (int(float(row["index"])) % CIRCLE, int(float(row["index"]))))
-    circled = []
-    for row in given:
+    indices = [row.index for row in checked(TableRow, rows, source, what="row")]
+    if len(set(indices)) < len(indices):
+        raise ValueError(
+            f"{source}: index {next(i for i in indices if indices.count(i) > 1)} stands there twice"
+        )
+    if any(index >= CIRCLE for index in indices):
+        ordered = sorted(zip(indices, rows, strict=True), key=lambda pair: (pair[0] % CIRCLE, pair[0]))
+        return [row for _, row in ordered]
+    circled: list[Mapping[str, str]] = []
+    for index, row in zip(indices, rows, strict=True):
+        _item(row, None, source)  # so that its answer is one of its options
         options = {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")}
         letters, answer = list(options), row["answer"]
         for k in range(len(options)):
@@ -185,7 +278,7 @@ def _circled(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
                 {
                     **row,
                     **options,
-                    "index": str(int(row["index"]) + k * CIRCLE),
+                    "index": str(index + k * CIRCLE),
                     "answer": answer,
                     "image": image,
                 }
@@ -229,5 +322,5 @@ def _choices_beside(answers: Path, truth: Path | None) -> dict[str, str]:
     """The options' texts, from the truth file or can_infer.json beside the answers; else letters alone."""
     path = truth or answers.with_name("can_infer.json")
     if path.is_file():
-        return {str(k): str(v) for k, v in read_json(path)["choices"].items()}
+        return checked(Choices, [read_json(path)], path)[0].choices
     return {letter: f"option {letter}" for letter in LETTERS}

@@ -6,9 +6,10 @@ lines. Knows nothing of models; the parser is the official one, down to the four
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,8 +25,9 @@ from airvlm.tasks.base import (
     Scores,
     Task,
     TaskDataMissing,
-    read_text,
 )
+from airvlm.tasks.coverage import Coverage
+from airvlm.tasks.files.reading import read_text
 
 __all__ = ["COGNITION", "HALLUCINATION", "MME", "PERCEPTION"]
 
@@ -48,6 +50,18 @@ TOTALS = {
     "cognition": COGNITION,
     "hallucination": HALLUCINATION,
     "total": PERCEPTION + COGNITION,
+}
+QUESTIONS = dict.fromkeys(HALLUCINATION, 60) | {
+    "posters": 294,
+    "celebrity": 340,
+    "scene": 400,
+    "landmark": 400,
+    "artwork": 400,
+    "OCR": 40,
+    "commonsense_reasoning": 140,
+    "numerical_calculation": 40,
+    "text_translation": 40,
+    "code_reasoning": 40,
 }
 PICTURES = (".jpg", ".jpeg", ".png", ".webp")
 ASK_YES_NO = "Please answer yes or no."
@@ -100,6 +114,8 @@ class MME(Task):
             for text in _question_files(folder / subtask, need):
                 picture = _picture_of(text, folder / subtask)
                 lines = [line.split("\t") for line in read_text(text).splitlines() if line.strip()]
+                if any(len(cells) != 2 or cells[1].strip().lower() not in ("yes", "no") for cells in lines):
+                    raise ValueError(f"{text}: expected lines of a question, a tab, and Yes or No")
                 for k, (question, truth) in enumerate(lines):
                     meta = {"subtask": subtask, "picture": f"{subtask}/{text.stem}"}
                     items.append(
@@ -177,27 +193,57 @@ class MME(Task):
         lacking = [s for s in self.subtasks if s not in {item.meta["subtask"] for item in items}]
         return (f"no totals over subtasks that were not asked: {', '.join(lacking)}",) if lacking else ()
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
-        """A folder of official results (SUBTASK.txt: picture, question, truth, answer, by tabs), or one file."""
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+        """A folder of official results (SUBTASK.txt: image, question, truth, answer, by tabs), or one file."""
         files = sorted([*answers.glob("*.txt"), *answers.glob("*.txt.gz")]) if answers.is_dir() else [answers]
         if not files:
             raise ValueError(f"{answers}: no results files (existence.txt, count.txt, …) in this folder")
         items: list[Item] = []
         said: list[str | None] = []
+        notes, doubled = list[str](), 0
         for file in files:
             subtask = file.name.removesuffix(".gz").removesuffix(".txt")
-            for n, line in enumerate(read_text(file).splitlines()):
-                cells = line.split("\t")
-                if len(cells) != 4 or cells[2].lower() not in ("yes", "no"):
-                    raise ValueError(
-                        f"{file}, line {n + 1}: expected picture, question, yes or no, answer, "
-                        f"separated by tabs"
-                    )
-                # pairs are lines 1-2, 3-4, …
-                meta = {"subtask": subtask, "picture": f"{subtask}/{n // 2}"}
+            lines = _result_lines(file)
+            repeated = [
+                n for n, cells in enumerate(lines, 1) if cells[:2] in [other[:2] for other in lines[: n - 1]]
+            ]
+            doubled += len(repeated)
+            if repeated and not lenient:
+                raise ValueError(
+                    f"{file}, line {repeated[0]}: this question stands there twice; --lenient counts both"
+                )
+            if subtask in QUESTIONS and len(lines) != QUESTIONS[subtask]:
+                notes.append(f"{subtask} has {len(lines)} questions here, {QUESTIONS[subtask]} in MME")
+            for n, cells in enumerate(lines):
+                meta = {"subtask": subtask, "picture": f"{subtask}/{n // 2}"}  # pairs are lines 1-2, 3-4, …
                 items.append(Item(f"{subtask}/{n}", None, cells[1], cells[2].lower(), meta))
                 said.append(cells[3])
-        return self.score(items, said)
+        scores = self.score(items, said)
+        coverage = replace(Coverage.whole(len(items)), duplicate=doubled)
+        return replace(scores, coverage=coverage, notes=(*notes, *scores.notes))
+
+
+def _result_lines(file: Path) -> list[list[str]]:
+    """The cells of each line of a results file, whose lines 1-2, 3-4, … must be about one image each."""
+    lines = [line.split("\t") for line in re.split(r"\r?\n", read_text(file).rstrip("\r\n"))]
+    for n, cells in enumerate(lines, 1):
+        if len(cells) != 4 or cells[2].lower() not in ("yes", "no"):
+            found = (
+                f"{len(cells)} cells" if len(cells) != 4 else f"{cells[2][:20]!r} where yes or no should be"
+            )
+            raise ValueError(
+                f"{file}, line {n}: expected image, question, yes or no, answer, separated by tabs; found {found}"
+            )
+        if n % 2 == 0 and cells[0] != lines[n - 2][0]:
+            raise ValueError(
+                f"{file}, line {n}: lines {n - 1} and {n} should be about one image, and are about "
+                f"{lines[n - 2][0][:40]!r} and {cells[0][:40]!r}: a line is lost, or the lines are out of order"
+            )
+    if len(lines) % 2:
+        raise ValueError(
+            f"{file}: {len(lines)} lines, but two questions belong to each image: a line is lost"
+        )
+    return lines
 
 
 def _question_files(folder: Path, need: str) -> list[Path]:

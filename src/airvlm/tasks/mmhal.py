@@ -7,12 +7,16 @@ missing here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from airvlm.tasks.base import Item, Metric, Ratio, Scores, TaskDataMissing, read_records
+from pydantic import Field
+
+from airvlm.tasks.base import Item, Metric, Ratio, Scores, TaskDataMissing
+from airvlm.tasks.files.reading import read_records
+from airvlm.tasks.files.records import Checked, Id, Text, checked
 from airvlm.tasks.judges.judge import Question, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
 
@@ -20,6 +24,7 @@ __all__ = ["MMHal", "read_rating"]
 
 KINDS = ("attribute", "adversarial", "comparison", "counting", "relation", "environment", "holistic", "other")
 FILES = ("response_template.json", "mmhal-bench_answer_template.json")
+QUESTIONS = 96
 WHERE = "huggingface.co/datasets/Shengcao1006/MMHal-Bench"
 
 
@@ -55,7 +60,10 @@ class MMHal(JudgedTask):
             raise TaskDataMissing(
                 f"mmhal: neither {FILES[0]} nor {FILES[1]} is in {folder}; get one from {WHERE}"
             )
-        return [_item(n, record, folder) for n, record in enumerate(read_records(path)[:limit])]
+        return [
+            _item(n, record, folder)
+            for n, record in enumerate(checked(Record, read_records(path), path)[:limit])
+        ]
 
     def parse(self, item: Item, text: str) -> str | None:
         return text.strip() or None
@@ -74,15 +82,60 @@ class MMHal(JudgedTask):
         )
         return Question(say(prompt), read_rating)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """The official template with model_answer (asks the judge), or the judge's replies, one a question."""
         records = read_records(answers)
-        if records and "choices" in records[0]:
-            raw = [str(record["choices"][0]["message"]["content"]) for record in records]
-            items = [_item(n, {}, None) for n in range(len(records))]
+        if not records:
+            raise ValueError(f"{answers} holds no answers")
+        if (
+            not any("question_type" in record for record in records)
+            and len(records) != QUESTIONS
+            and not lenient
+        ):
+            raise ValueError(
+                f"{answers}: {len(records)} records, of which only the order says which kind of question they are "
+                f"about; MMHal-Bench has {QUESTIONS} (--lenient takes them in their order)"
+            )
+        if any("choices" in record for record in records):
+            raw = [reply.choices[0].message.content for reply in checked(Reply, records, answers)]
+            items = [_item(n, Record(), None) for n in range(len(records))]
             return _scores(items, [read_rating(text) for text in raw], [{"verdict": text} for text in raw])
-        items = [_item(n, record, None) for n, record in enumerate(records)]
-        return self.score(items, [record.get("model_answer") for record in records])
+        said = checked(Answered, records, answers)
+        items = [_item(n, record, None) for n, record in enumerate(said)]
+        return self.score(items, [record.model_answer for record in said])
+
+
+class Record(Checked):
+    """A question of the template."""
+
+    question_type: str | None = None
+    question: Text = ""
+    image_src: str | None = None
+    image_id: Id | None = None
+    image_content: str | list[str] = Field(default_factory=list)
+    gt_answer: Text = ""
+
+
+class Answered(Record):
+    """The same with an answer."""
+
+    question: Text
+    gt_answer: Text
+    model_answer: Text
+
+
+class Message(Checked):
+    content: Text
+
+
+class Choice(Checked):
+    message: Message
+
+
+class Reply(Checked):
+    """A judge's reply, as the endpoint sent it."""
+
+    choices: Annotated[list[Choice], Field(min_length=1)]
 
 
 def read_rating(verdict: str) -> int | None:
@@ -91,23 +144,19 @@ def read_rating(verdict: str) -> int | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _item(n: int, record: Mapping[str, Any], folder: Path | None) -> Item:
+def _item(n: int, record: Record, folder: Path | None) -> Item:
     image = None
     if folder is not None:
-        name = str(record.get("image_src") or record.get("image_id") or "").rsplit("/", 1)[-1]
-        places = [
-            folder / "images" / name,
-            folder / "images" / f"{record.get('image_id')}.jpg",
-            folder / name,
-        ]
+        name = str(record.image_src or record.image_id or "").rsplit("/", 1)[-1]
+        places = [folder / "images" / name, folder / "images" / f"{record.image_id}.jpg", folder / name]
         image = next((place for place in places if place.is_file()), places[0])
-    contents = record.get("image_content") or []
+    contents = record.image_content
     meta = {
-        "kind": record.get("question_type")
+        "kind": record.question_type
         or KINDS[n % len(KINDS)],  # the official order goes round the eight kinds
-        "contents": contents if isinstance(contents, str) else ", ".join(map(str, contents)),
+        "contents": contents if isinstance(contents, str) else ", ".join(contents),
     }
-    return Item(f"{n}", image, str(record.get("question", "")), record.get("gt_answer", ""), meta)
+    return Item(f"{n}", image, record.question, record.gt_answer, meta)
 
 
 def _scores(items: Sequence[Item], ratings: Sequence[int | None], details: list[dict[str, Any]]) -> Scores:

@@ -7,17 +7,20 @@ missing here.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
-from airvlm.tasks.files.answers import answers_by_id, in_order_of, kind_of, read_json, read_table
+from airvlm.tasks.coverage import Given, match
+from airvlm.tasks.files.answers import given_answers, in_order_of
+from airvlm.tasks.files.reading import kind_of, read_json, read_table
+from airvlm.tasks.files.records import Checked, Text, checked
 from airvlm.tasks.judges.judge import Question, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
@@ -40,7 +43,7 @@ class SpreadOfRuns:
 
 
 @dataclass(frozen=True)
-class Given:
+class Printed:
     """A figure that somebody else computed."""
 
     name: str
@@ -115,7 +118,7 @@ class MMVet(JudgedTask):
         )  # another prompt, so that a run is not a repetition of the file's
         return Question(say(prompt, system), read_grade, max_tokens=3, warming=0.5)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """The official grades ({id: {"content", "score"}}), its tables of scores (.csv), or answers (asks the judge).
 
         Capabilities come from mm-vet.json: the truth file, or the data folder's.
@@ -126,46 +129,83 @@ class MMVet(JudgedTask):
         known = truth or (folder / FILE if folder else None)
         if kind_of(answers) == ".json":
             content = read_json(answers)
-            if isinstance(content, dict) and all(
+            if isinstance(content, dict) and any(
                 isinstance(v, dict) and "score" in v for v in content.values()
             ):
-                return _graded(content, known)
-        by_id = {
-            key if key.startswith("v1_") else f"v1_{key}": text
-            for key, text in answers_by_id(answers).items()
-        }
+                return _graded(content, known, answers, lenient)
+        given = [
+            replace(one, key=one.key if one.key.startswith("v1_") else f"v1_{one.key}")
+            for one in given_answers(answers)
+        ]
         if known is None or not known.is_file():
-            return unjudged(by_id, f"to grade them, give --truth {FILE} (from {WHERE})")
+            texts, coverage = match(
+                list(dict.fromkeys(one.key for one in given)), given, answers, lenient=lenient
+            )
+            by_id = dict(zip(dict.fromkeys(one.key for one in given), texts))
+            scores = unjudged(by_id, f"to grade them, give --truth {FILE} (from {WHERE})")
+            return replace(scores, coverage=coverage)
         items = _items(known, None)
-        return self.score(items, in_order_of(items, by_id, answers))
+        texts, coverage = in_order_of(items, given, answers, lenient=lenient)
+        return replace(self.score(items, texts), coverage=coverage)
+
+
+class Record(Checked):
+    """A question of mm-vet.json."""
+
+    imagename: Text
+    question: Text
+    answer: Text
+    capability: list[Literal["rec", "ocr", "know", "gen", "spat", "math"]] = Field(default_factory=list)
+
+
+class Grades(Checked):
+    """What the official script keeps of one answer: the judge's words, and the grade it read from each."""
+
+    content: list[Any] | None = None
+    score: Annotated[list[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]], Field(min_length=1)]
 
 
 def read_grade(verdict: str) -> float | None:
     """The number between 0 and 1 that a verdict opens with."""
-    found = re.match(r"\W{0,3}(\d(?:\.\d+)?)", verdict)
+    found = re.match(r"[^\w\-−]{0,3}(\d(?:\.\d+)?)", verdict)  # a minus is no decoration
     grade = float(found[1]) if found else -1.0
     return grade if 0.0 <= grade <= 1.0 else None
 
 
 def _items(path: Path, folder: Path | None) -> list[Item]:
+    content = read_json(path)
+    if not isinstance(content, dict) or not all(isinstance(record, dict) for record in content.values()):
+        raise ValueError(f"{path}: expected a JSON object of id -> question, as in {FILE}")
     items = []
-    for key, record in read_json(path).items():
-        image = folder / "images" / record["imagename"] if folder else None
-        meta = {"capabilities": list(record.get("capability", [])), "picture": record.get("imagename", key)}
-        items.append(Item(key, image, record["question"], record["answer"], meta))
+    for key, record in zip(content, checked(Record, content.values(), path, what="entry")):
+        image = folder / "images" / record.imagename if folder else None
+        meta = {"capabilities": list(record.capability), "picture": record.imagename}
+        items.append(Item(key, image, record.question, record.answer, meta))
+    if not items:
+        raise ValueError(f"{path} holds no questions")
     return items
 
 
-def _graded(content: Mapping[str, Mapping[str, Any]], known: Path | None) -> Scores:
+def _graded(content: Mapping[str, Any], known: Path | None, path: Path, lenient: bool) -> Scores:
     """Official grades: what cannot be read as a grade is missing, whatever number was put in its place."""
-    capabilities = {item.id: item.meta for item in _items(known, None)} if known and known.is_file() else {}
-    items = [Item(key, None, "", None, capabilities.get(key, {"capabilities": []})) for key in content]
+    wrong = next((key for key, record in content.items() if not isinstance(record, dict)), None)
+    if wrong is not None:
+        raise ValueError(f"{path}, field {wrong}: expected an object with content and score")
+    records = dict(zip(content, checked(Grades, content.values(), path, what="entry")))
+    if known and known.is_file():
+        items = _items(known, None)
+    else:
+        items = [Item(key, None, "", None, {"capabilities": []}) for key in records]
+    given = [Given(key, record) for key, record in records.items()]
+    found, coverage = match([item.id for item in items], given, path, lenient=lenient)
     grades: list[list[float] | None] = []
-    for record in content.values():
-        said = [read_grade(str(text)) for text in record.get("content", record["score"])]
+    for record in found:
+        texts = [] if record is None else record.score if record.content is None else record.content
+        said = [read_grade(str(text)) for text in texts]
         values = [grade for grade in said if grade is not None]
         grades.append(values if values and len(values) == len(said) else None)
-    return _scores(items, grades, [{"verdict": record.get("content")} for record in content.values()])
+    details = [{"verdict": None if record is None else record.content} for record in found]
+    return replace(_scores(items, grades, details), coverage=coverage)
 
 
 def _scores(
@@ -208,13 +248,37 @@ def _printed(path: Path) -> Scores:
     notes = ["figures as printed in the file; without grades they cannot be resampled"]
     for row in read_table(path):
         model = row.get("", "")
-        counts |= {f"{model}/{name}": float(v) for name, v in row.items() if name not in ("", "runs") and v}
-        runs = ast.literal_eval(row["runs"]) if row.get("runs") else []
-        if runs and abs(sum(runs) / len(runs) - float(row["total"])) > 0.051:
+        for name, cell in row.items():
+            if name in ("", "runs") or not cell:
+                continue
+            counts[f"{model}/{name}"] = _number(cell, path, row, name)
+        runs = [
+            _number(part, path, row, "runs")
+            for part in row.get("runs", "").strip("[] ").split(",")
+            if part.strip()
+        ]
+        if (
+            runs
+            and "total" in row
+            and abs(sum(runs) / len(runs) - _number(row["total"], path, row, "total")) > 0.051
+        ):
             notes.append(f"{model}: the total {row['total']} is not the mean of its runs {runs}")
     if not counts:
         raise ValueError(
             f"{path}: not a table of MM-Vet scores (first column the model, then capabilities, total, "
             f"std, runs)"
         )
-    return Scores([counts], {name: Metric(Given(name)) for name in counts}, [path.name], [], tuple(notes))
+    return Scores([counts], {name: Metric(Printed(name)) for name in counts}, [path.name], [], tuple(notes))
+
+
+def _number(cell: str, path: Path, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= 100:
+        line = getattr(row, "line", 0)
+        raise ValueError(
+            f"{path}, line {line}, field {name}: expected a figure from 0 to 100, not {cell[:40]!r}"
+        )
+    return value

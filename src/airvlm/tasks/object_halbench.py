@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from airvlm.tasks.base import Item, Metric, Ratio, Scores, read_records
+from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, read_records
 from airvlm.tasks.chair import Chair
-from airvlm.tasks.files.coco import image_id, read_captions, read_objects
+from airvlm.tasks.files.coco import image_id, read_objects
+from airvlm.tasks.files.described import Described
 from airvlm.tasks.judges.judge import Question, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, recorded
 from airvlm.tasks.words.objects import Mention, mentions
@@ -111,7 +112,7 @@ class ObjectHalBench(JudgedTask):
             named, said = self._judged(answers)
         per_item: list[dict[str, float]] = []
         details: list[dict[str, Any]] = []
-        for item, objects, verdict in zip(items, named, said, strict=True):
+        for item, text, objects, verdict in zip(items, answers, named, said, strict=True):
             if objects is None:
                 per_item.append({"missing": 1.0})
                 details.append({"id": item.id, **verdict})
@@ -127,6 +128,7 @@ class ObjectHalBench(JudgedTask):
                     "found": float(len(right)),
                     "objects": float(len(item.truth)),
                 }
+                | ({} if text is None or text.strip() else {UNPARSED: 1.0})
             )
             details.append(
                 {
@@ -162,14 +164,9 @@ class ObjectHalBench(JudgedTask):
                 named.append(None if verdict.value is None else named_objects(", ".join(verdict.value)))
         return named, recorded([verdicts.get(i) for i in range(len(answers))])
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Descriptions by image id, against a COCO annotations folder or JSON of image id -> objects."""
-        pairs = read_captions(answers)
-        objects = read_objects(
-            truth or self.folder("COCO's annotations/"), "exact", frozenset(i for i, _ in pairs)
-        )
-        absent = [image for image, _ in pairs if image not in objects]
-        if absent:
-            raise ValueError(f"the ground truth knows nothing of image {absent[0]!r} in {answers}")
-        items = [Item(image, None, "", sorted(objects[image])) for image, _ in pairs]
-        return self.score(items, [text for _, text in pairs])
+        truth = truth or self.folder("COCO's annotations/")
+        described = Described.read(answers, truth, "exact", lenient=lenient)
+        items = [Item(image, None, "", described.objects[image]) for image in described.images]
+        return described.scored(self.score(items, described.texts))

@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airvlm.tasks.base import Item, Metric, Scores, Task, TaskDataMissing, read_records
+from pydantic import AliasChoices, Field
+
+from airvlm.tasks.base import Item, Metric, Scores, Task, TaskDataMissing
+from airvlm.tasks.coverage import Coverage, Given, match
+from airvlm.tasks.files.reading import read_records
+from airvlm.tasks.files.records import Checked, Id, Label, Text, checked, first_of
 from airvlm.tasks.pope_builder import SETTINGS, Setting, annotated_objects, build_questions
 from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 
@@ -28,6 +33,33 @@ PROMPTS: dict[str, str] = {
     "llava": "\nAnswer the question using a single word or phrase.",
 }
 _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
+
+
+class Question(Checked):
+    """A question of a POPE file."""
+
+    question_id: Id | None = None
+    image: Id | None = None
+    text: Text = ""
+    label: Label
+
+
+class Answer(Checked):
+    """An answer to one."""
+
+    question_id: Id | None = None
+    text: Text = first_of("text", "answer", "response", "prediction", "output")
+    prompt: Any = Field(default=None, validation_alias=AliasChoices("prompt", "question"))
+
+
+class LabelledAnswer(Answer):
+    """An answer that carries its label."""
+
+    image: Id | None = None
+    label: Label
+
+    def question(self) -> Question:
+        return Question(question_id=self.question_id, image=self.image, label=self.label, line=self.line)
 
 
 def spread(limit: int | None, parts: int) -> list[int | None]:
@@ -71,10 +103,12 @@ class Pope(Task):
             if dataset == "annotated":
                 labels = None if self.objects is None else Path(self.objects)
                 known = annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
-                records = build_questions(known, setting, seed=self.seed)
+                made = build_questions(known, setting, seed=self.seed)
+                questions = checked(Question, made, folder)
             else:
-                records = read_records(_find(folder, f"{dataset}_pope_{setting}.json"))
-            items = _items(records, f"{dataset}-{setting}", setting)
+                file = _find(folder, f"{dataset}_pope_{setting}.json")
+                questions = checked(Question, read_records(file), file)
+            items = _items(questions, f"{dataset}-{setting}", setting)
             found += [_with_picture(item, folder) for item in items[:share]]
         return found
 
@@ -89,18 +123,33 @@ class Pope(Task):
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         return yes_no_scores(items, answers, self.parser, group="setting")
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Answers as JSON lines (question_id, text), against a POPE file; or answers that carry their label."""
+        if truth is None and (self.dataset == "annotated" or self.objects is not None):
+            return super().rescore(answers, lenient=lenient)
         records = read_records(answers)
-        texts = [_text(record, answers, number) for number, record in enumerate(records, 1)]
-        if truth is None and not all("label" in record for record in records):
-            return self._without_labels(texts)
-        known = records if truth is None else read_records(truth)
-        labels = records if truth is None else _matched(records, known, answers, truth)
-        scores = self.score(_items(labels, "", "given"), texts)
-        if len(labels) < len(known):
-            scores = replace(scores, notes=(f"{len(labels)} of {len(known)} questions are answered",))
-        return scores
+        if not records:
+            raise ValueError(f"{answers} holds no answers")
+        if truth is None and not any("label" in record for record in records):
+            return self._without_labels([one.text for one in checked(Answer, records, answers)])
+        if truth is None:
+            labelled = checked(LabelledAnswer, records, answers)
+            keys = [one.question_id or str(number) for number, one in enumerate(labelled, 1)]
+            given = [Given(key, one.text, one.line) for key, one in zip(keys, labelled, strict=True)]
+            texts, coverage = match(list(dict.fromkeys(keys)), given, answers, lenient=lenient)
+            last = dict(zip(keys, labelled, strict=True))
+            items = _items([one.question() for one in last.values()], "", "given")
+            return replace(self.score(items, texts), coverage=coverage)
+        questions = checked(Question, read_records(truth), truth)
+        if not questions:
+            raise ValueError(f"{truth} holds no questions")
+        said = checked(Answer, records, answers)
+        texts, coverage, notes = _matched(said, questions, answers, truth, lenient=lenient)
+        kept = [(question, text) for question, text in zip(questions, texts, strict=True) if text is not None]
+        scores = self.score(
+            _items([question for question, _ in kept], "", "given"), [text for _, text in kept]
+        )
+        return replace(scores, coverage=coverage, notes=(*notes, *scores.notes))
 
     def _without_labels(self, texts: Sequence[str]) -> Scores:
         details: list[dict[str, Any]] = []
@@ -124,48 +173,57 @@ def _yes_ratio(counts: Mapping[str, Any]) -> Any:
     return 100 * counts["yes"] / counts["n"]
 
 
-def _text(record: Mapping[str, Any], path: Path, number: int) -> str:
-    for key in ("text", "answer", "response", "prediction", "output"):
-        if isinstance(record.get(key), str):
-            return str(record[key])
-    raise ValueError(f"{path}, record {number}: no answer under text, answer, response, prediction or output")
-
-
 def _matched(
-    records: Sequence[Mapping[str, Any]], labels: Sequence[Mapping[str, Any]], answers: Path, truth: Path
-) -> list[Mapping[str, Any]]:
-    """The label record of each answer: by question id, or line by line where that fits the questions better."""
-    matches: list[list[Mapping[str, Any]]] = []
-    absent: list[str] = []
-    if all("question_id" in record for record in [*records, *labels]):
-        by_id = {str(label["question_id"]): label for label in labels}
-        absent = [str(r["question_id"]) for r in records if str(r["question_id"]) not in by_id]
-        if not absent:
-            matches.append([by_id[str(record["question_id"])] for record in records])
-    if len(records) == len(labels):  # some files number their questions in their own way
-        matches.append(list(labels))
-    if not matches and absent:
-        raise ValueError(f"{truth} has no question {absent[0]} (and {len(absent) - 1} others of {answers})")
-    if not matches:
-        raise ValueError(f"{answers} has {len(records)} answers, {truth} has {len(labels)} questions")
-    best = min(matches, key=lambda match: len(_strange(records, match)))
-    strange = _strange(records, best)
-    if len(strange) > len(records) // 20:
+    said: Sequence[Answer], questions: Sequence[Question], answers: Path, truth: Path, *, lenient: bool
+) -> tuple[list[str | None], Coverage, tuple[str, ...]]:
+    """The answer to each question: by question id, or line by line where the ids do not serve."""
+    numbered = all(a.question_id is not None for a in said) and all(q.question_id for q in questions)
+    ids = [str(question.question_id) for question in questions]
+    theirs = {one.question_id for one in said}
+    by_line = len(said) == len(questions) and (
+        not numbered or len(set(ids)) < len(ids) or not theirs & set(ids)
+    )
+    if by_line:
+        texts: list[str | None] = [one.text for one in said]
+        _refuse_others(list(zip(said, questions, strict=True)), answers, truth)
+        note = "answers and questions were matched line by line, because their ids do not match"
+        return texts, Coverage.whole(len(said)), (note,) if numbered else ()
+    if not numbered:
+        raise ValueError(
+            f"{answers} has {len(said)} answers, {truth} has {len(questions)} questions, and without a question_id "
+            "in every record of both they cannot be matched"
+        )
+    if len(set(ids)) < len(ids):
+        twice = next(key for key in ids if ids.count(key) > 1)
+        raise ValueError(f"{truth}: question_id {twice} stands there twice")
+    texts, coverage = match(
+        ids, [Given(str(one.question_id), one.text, one.line) for one in said], answers, lenient=lenient
+    )
+    by_id = dict(zip(ids, questions, strict=True))
+    pairs = [(one, by_id[str(one.question_id)]) for one in said if one.question_id in by_id]
+    if len(said) == len(questions) and len(_strange(pairs)) > len(pairs) // 20:
+        in_order = list(
+            zip(said, questions, strict=True)
+        )  # some files number their questions in their own way
+        if len(_strange(in_order)) <= len(in_order) // 20:
+            note = "answers and questions were matched line by line, because their prompts match so"
+            return [one.text for one in said], Coverage.whole(len(said)), (note,)
+    _refuse_others(pairs, answers, truth)
+    return texts, coverage, ()
+
+
+def _refuse_others(pairs: Sequence[tuple[Answer, Question]], answers: Path, truth: Path) -> None:
+    strange = _strange(pairs)
+    if len(strange) > len(pairs) // 20:
         raise ValueError(
             f"{answers} does not answer {truth}: it was asked {strange[0][0]!r}, not {strange[0][1]!r}"
         )
-    return best
 
 
-def _strange(
-    records: Sequence[Mapping[str, Any]], labels: Sequence[Mapping[str, Any]]
-) -> list[tuple[str, str]]:
+def _strange(pairs: Sequence[tuple[Answer, Question]]) -> list[tuple[str, str]]:
     """(object asked for, object of the label) where an answer's own prompt is about something else."""
-    pairs = [
-        (_asked(record.get("prompt", record.get("question"))), _asked(label.get("text")))
-        for record, label in zip(records, labels, strict=True)
-    ]
-    return [(asked, known) for asked, known in pairs if asked and known and asked != known]
+    objects = [(_asked(answer.prompt), _asked(question.text)) for answer, question in pairs]
+    return [(asked, known) for asked, known in objects if asked and known and asked != known]
 
 
 def _asked(question: Any) -> str | None:
@@ -173,18 +231,12 @@ def _asked(question: Any) -> str | None:
     return match[1].lower() if match else None
 
 
-def _items(records: Sequence[Mapping[str, Any]], source: str, setting: str) -> list[Item]:
+def _items(questions: Sequence[Question], source: str, setting: str) -> list[Item]:
     items = []
-    for number, record in enumerate(records, 1):
-        label = str(record["label"]).strip().lower()
-        if label not in {"yes", "no"}:
-            raise ValueError(
-                f"question {record.get('question_id', number)}: the label is {label!r}, not yes or no"
-            )
-        image = str(record.get("image", number))
-        question = str(record.get("text", ""))
-        key = f"{source}-{record.get('question_id', number)}".strip("-")
-        items.append(Item(key, image, question, label, {"picture": image, "setting": setting}))
+    for number, question in enumerate(questions, 1):
+        image = question.image or str(number)
+        key = f"{source}-{question.question_id or number}".strip("-")
+        items.append(Item(key, image, question.text, question.label, {"picture": image, "setting": setting}))
     return items
 
 

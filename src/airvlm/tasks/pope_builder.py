@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from airvlm.tasks.base import TaskDataMissing
 from airvlm.tasks.chair import seeded_images
-from airvlm.tasks.files.coco import annotation_files
+from airvlm.tasks.files.coco import read_instances
 from airvlm.tasks.files.labels import find_images, read_labels
-from airvlm.tasks.files.reading import read_json
 
 __all__ = ["SETTINGS", "Setting", "annotated_objects", "build_questions", "pope_question"]
 
@@ -42,7 +41,7 @@ def annotated_objects(
             raise TaskDataMissing(f"pope: {folder} has none of the images that {labels} names")
         known = {str(path.relative_to(folder)): known[image] for image, path in paths.items()}
     else:
-        known = _by_area(annotation_files(folder, "instances"))
+        known = _by_area(folder)
     rich = {image: names for image, names in known.items() if len(set(names)) >= PER_IMAGE}
     if not rich:
         raise TaskDataMissing(
@@ -51,16 +50,14 @@ def annotated_objects(
     return {image: rich[image] for image in seeded_images(list(rich), seed, split, count)}
 
 
-def _by_area(files: Sequence[Path]) -> dict[str, list[str]]:
+def _by_area(folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for file in files:
-        content = read_json(file)
-        names = {category["id"]: category["name"] for category in content["categories"]}
-        area: dict[int, Counter[str]] = {}
-        for note in content["annotations"]:
-            area.setdefault(note["image_id"], Counter())[names[note["category_id"]]] += note.get("area", 1)
-        for image in content["images"]:
-            found[image["file_name"]] = [name for name, _ in area.get(image["id"], Counter()).most_common()]
+    for _, instances in read_instances(folder):
+        area: dict[str, Counter[str]] = {}
+        for note in instances.notes:
+            area.setdefault(note.image_id, Counter())[instances.names[note.category_id]] += note.area  # type: ignore[assignment]  # areas are fractional
+        for image in instances.images:
+            found[image.file_name] = [name for name, _ in area.get(image.id, Counter()).most_common()]
     return found
 
 

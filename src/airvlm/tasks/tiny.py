@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from airvlm import tiny
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task
 from airvlm.tasks.chair import CHAIR_METRICS, Chair
-from airvlm.tasks.files.answers import answers_by_id
+from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.pope import Pope, spread
 from airvlm.tasks.pope_builder import SETTINGS, Setting
 from airvlm.tasks.words.singular import Words
@@ -36,13 +36,17 @@ def refuse_labels(name: str, objects: Path | None) -> None:
         raise ValueError(f"{name} has its own images and labels: --objects is for chair and pope")
 
 
-def rescore_by_item(task: Task, answers: Path) -> Scores:
-    """Scores of answers by item id, in whichever split has those items; items without an answer are left out."""
-    texts = answers_by_id(answers)
+def rescore_by_item(task: Task, answers: Path, truth: Path | None, lenient: bool) -> Scores:
+    """Scores of answers by item id, in whichever split has those items; the truth is built in."""
+    if truth is not None:
+        raise ValueError(f"{task.name} has its truth built in: leave out --truth")
+    given = given_answers(answers)
+    known = {one.key for one in given}
     for split in tiny.SPLITS:
-        items = [item for item in task.items(split=split) if item.id in texts]
-        if items:
-            return task.score(items, [texts[item.id] for item in items])
+        items = task.items(split=split)
+        if any(item.id in known for item in items):
+            texts, coverage = in_order_of(items, given, answers, lenient=lenient)
+            return replace(task.score(items, texts), coverage=coverage, record={"split": split})
     raise ValueError(
         f"{answers}: no answer has the id of an item of {task.name} (such as {task.items(1)[0].id})"
     )
@@ -79,9 +83,9 @@ class TinyChair(Chair):
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         return replace(super().score(items, answers), definitions=CHAIR_METRICS)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Answers by item id; the truth is built in."""
-        return rescore_by_item(self, answers)
+        return rescore_by_item(self, answers, truth, lenient)
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,9 @@ class TinyPope(Pope):
                 found.append(Item(key, paths[question.scene], question.text, question.label, meta))
         return found
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Answers by item id; the truth is built in."""
-        return rescore_by_item(self, answers)
+        return rescore_by_item(self, answers, truth, lenient)
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,9 @@ class TinyYesNo(Task):
         extra = {"accuracy+": Metric(Ratio("both", "pictures")), "score": Metric(_score)}
         return replace(scores, per_item=per_item, definitions={**scores.definitions, **extra})
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Answers by item id; the truth is built in."""
-        return rescore_by_item(self, answers)
+        return rescore_by_item(self, answers, truth, lenient)
 
 
 def _score(counts: Mapping[str, Any]) -> Any:

@@ -12,9 +12,11 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
 
 from airvlm.tasks.base import (
     MISSING,
@@ -25,9 +27,11 @@ from airvlm.tasks.base import (
     Scores,
     Task,
     TaskDataMissing,
-    read_records,
 )
-from airvlm.tasks.files.answers import answers_by_id, in_order_of, read_json
+from airvlm.tasks.coverage import Given, match
+from airvlm.tasks.files.answers import given_answers, in_order_of
+from airvlm.tasks.files.reading import read_json, read_records
+from airvlm.tasks.files.records import Checked, Id, Text, checked, first_of
 from airvlm.tasks.words.options import strict_option
 
 __all__ = ["VStar"]
@@ -66,17 +70,20 @@ class VStar(Task):
                     f"vstar: no .json files in {folder / part}; get the folder from {WHERE}"
                 )
             for file in files:
-                items.append(self._item(part, file.stem, read_json(file), _picture_of(file)))
+                question = checked(
+                    Question, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
+                )[0]
+                items.append(self._item(part, file.stem, question, _picture_of(file)))
                 if limit is not None and len(items) >= limit:
                     return items
         return items
 
-    def _item(self, part: str, stem: str, record: Mapping[str, Any], picture: Path | None) -> Item:
-        options, order = list(record["options"]), list(range(len(record["options"])))
+    def _item(self, part: str, stem: str, record: Question, picture: Path | None) -> Item:
+        options, order = record.options, list(range(len(record.options)))
         if self.ask == "letter":
             random.Random(f"{self.seed}/{part}/{stem}").shuffle(order)
         meta = {"part": PARTS[part], "options": [options[k] for k in order]}
-        return Item(f"{part}/{stem}", picture, str(record["question"]), order.index(0), meta)
+        return Item(f"{part}/{stem}", picture, record.question, order.index(0), meta)
 
     def prompt(self, item: Item) -> str:
         if self.ask == "likelihood":
@@ -116,29 +123,44 @@ class VStar(Task):
         notes = (f"V* Bench by {self.ask}: not comparable with figures of the other protocol",)
         return Scores(per_item, metrics, [item.picture for item in items], details, notes)
 
-    def rescore(self, answers: Path, truth: Path | None = None) -> Scores:
+    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Ids and answers (truth: the official folder), or records with category, options, label and answer."""
-        records = read_records(answers)
-        if (
-            truth is None
-            and self.data is None
-            and all({"category", "label", "options"} <= set(r) for r in records)
-        ):
-            items = [_labelled(n, record) for n, record in enumerate(records)]
-            said = [record.get("text", record.get("prediction")) for record in records]
-            return self.variant("letter").score(items, said)
+        if truth is None and self.data is None:
+            said = checked(Labelled, read_records(answers), answers)
+            items = [_labelled(n, record) for n, record in enumerate(said)]
+            given = [Given(item.id, one.text, one.line) for item, one in zip(items, said)]
+            unique = list({item.id: item for item in items}.values())
+            texts, coverage = match([item.id for item in unique], given, answers, lenient=lenient)
+            return replace(self.variant("letter").score(unique, texts), coverage=coverage)
         task = self if truth is None else type(self)(truth, ask=self.ask, seed=self.seed)
         items = task.items()
-        return task.score(items, in_order_of(items, answers_by_id(answers), answers))
+        texts, coverage = in_order_of(items, given_answers(answers), answers, lenient=lenient)
+        return replace(task.score(items, texts), coverage=coverage)
 
 
-def _labelled(n: int, record: Mapping[str, Any]) -> Item:
+class Question(Checked):
+    """A question's .json; its first option is right."""
+
+    question: Text
+    options: Annotated[list[str], Field(min_length=2, max_length=8)]
+
+
+class Labelled(Checked):
     """A record that carries its own options and the letter of the right one."""
-    part = PARTS.get(str(record["category"]), str(record["category"]))
-    truth = "ABCDEFGH".index(str(record["label"]).strip().upper())
-    return Item(
-        str(record.get("question_id", n)), None, "", truth, {"part": part, "options": list(record["options"])}
-    )
+
+    question_id: Id | None = None
+    category: Text
+    options: Annotated[list[str], Field(min_length=2, max_length=8)]
+    label: Annotated[
+        Literal["A", "B", "C", "D", "E", "F", "G", "H"], BeforeValidator(lambda v: str(v).strip().upper())
+    ]
+    text: Text = first_of("text", "prediction")
+
+
+def _labelled(n: int, record: Labelled) -> Item:
+    part = PARTS.get(record.category, record.category)
+    truth = "ABCDEFGH".index(record.label)
+    return Item(record.question_id or str(n), None, "", truth, {"part": part, "options": record.options})
 
 
 def _lettered(item: Item) -> dict[str, str]:

@@ -8,63 +8,55 @@ from pathlib import Path
 from typing import Any
 
 from airvlm.tasks.base import Item
-from airvlm.tasks.files.reading import kind_of, read_json, read_records, read_table
+from airvlm.tasks.coverage import Coverage, Given, match
+from airvlm.tasks.files.reading import kind_of, read_records, read_table
+from airvlm.tasks.files.records import ID_FIELDS, TEXT_FIELDS, Checked, Id, Text, checked, first_of
 
-__all__ = ["answers_by_id", "in_order_of", "kind_of", "read_json", "read_table"]
-
-ID_FIELDS = ("item", "question_id", "id", "index", "image_id")  # in order of trust
-TEXT_FIELDS = (
-    "text",
-    "prediction",
-    "model_prediction",
-    "model_answer",
-    "answer",
-    "response",
-    "output",
-    "caption",
-)
+__all__ = ["given_answers", "in_order_of", "one_method"]
 
 
-def answers_by_id(
+class Answer(Checked):
+    """An answer under one of the names that files have for it."""
+
+    key: Id = first_of(*ID_FIELDS)
+    text: Text = first_of(*TEXT_FIELDS)
+
+
+def given_answers(
     path: Path, keep: Callable[[Mapping[str, Any]], bool] = lambda record: True
-) -> dict[str, str]:
-    """The answers of a file by the ids it gives them: {id: text}, or records with an id and a text.
+) -> list[Given[str]]:
+    """The answers of a file with the ids it gives them: {id: text}, or records with an id and a text.
 
-    A store of ours holds the answers of several methods: `keep` must choose one of them.
+    A store of ours holds the answers of several methods: `keep` must choose one of them; where a record of it has
+    an error in place of an answer, there is none.
     """
+    records: Sequence[Mapping[str, Any]]
     if kind_of(path) in (".tsv", ".csv"):
-        records: Sequence[Mapping[str, Any]] = read_table(path)
+        records = read_table(path)
     else:
         records = read_records(path)
-        if len(records) == 1 and records[0] and all(isinstance(v, str) for v in records[0].values()):
-            whole = dict(records[0])
-            if not set(whole) & set(ID_FIELDS):
-                return whole
-    records = [record for record in records if keep(record)]
-    if len({json.dumps(record.get("method")) for record in records if "fingerprint" in record}) > 1:
-        raise ValueError(f"{path} holds answers of several methods; leave one of them in a file of its own")
+        if len(records) == 1 and records[0] and not set(records[0]) & {*ID_FIELDS, *TEXT_FIELDS}:
+            whole = [{"id": key, "text": text} for key, text in records[0].items()]
+            return [Given(one.key, one.text) for one in checked(Answer, whole, path, what="entry")]
+    if not records:
+        raise ValueError(f"{path} holds no answers")
+    records = one_method([record for record in records if keep(record)], path)
     if records and all({"image", "text"} <= set(r) and not {"prompt", "model_id"} & set(r) for r in records):
         raise ValueError(f"{path} holds questions (image and text, no model's answer), not answers")
-    answers: dict[str, str] = {}
-    for number, record in enumerate(records, start=1):
-        key = next((record[name] for name in ID_FIELDS if record.get(name) is not None), None)
-        text = next((record[name] for name in TEXT_FIELDS if isinstance(record.get(name), str)), None)
-        if key is None or (text is None and record.get("error") is None):
-            raise ValueError(
-                f"{path}, record {number}: expected an id ({', '.join(ID_FIELDS)}) and an answer "
-                f"({', '.join(TEXT_FIELDS)}), found the fields {', '.join(map(str, record))}"
-            )
-        if text is not None:
-            answers[str(key)] = text
-    return answers
+    records = [record for record in records if record.get("error") is None or record.get("text") is not None]
+    return [Given(one.key, one.text, one.line) for one in checked(Answer, records, path)]
 
 
-def in_order_of(items: Sequence[Item], answers: Mapping[str, str], path: Path) -> list[str | None]:
-    """Answers in the items' order, None where there is none; refuses a file that shares no id with the items."""
-    known = [answers.get(item.id) for item in items]
-    if items and all(text is None for text in known):
-        theirs = ", ".join(list(answers)[:3]) or "none"
-        raise ValueError(
-            f"{path}: no answer has the id of a question (the file's ids: {theirs}; ours: {items[0].id}, …)"
-        )
-    return known
+def one_method(records: Sequence[Mapping[str, Any]], path: Path) -> Sequence[Mapping[str, Any]]:
+    """The records, if they are not the answers of several methods in a store of ours."""
+    stored = [record for record in records if "fingerprint" in record]
+    if len({json.dumps(record.get("method"), sort_keys=True, default=str) for record in stored}) > 1:
+        raise ValueError(f"{path} holds answers of several methods; leave one of them in a file of its own")
+    return records
+
+
+def in_order_of(
+    items: Sequence[Item], given: Sequence[Given[str]], path: Path, *, lenient: bool = False
+) -> tuple[list[str | None], Coverage]:
+    """Answers in the items' order, None where there is none, and what the file covers."""
+    return match([item.id for item in items], given, path, lenient=lenient)
