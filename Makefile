@@ -64,7 +64,7 @@ format: $(STAMP)
 METHODS := air air-paper:keep=3 air-lineage:keep=3 memvr vaf vcd air:top_q=0.375 air:keep=6 air-random-crops:keep=6 air-worst-crops:keep=6 \
 	air-shrunk air-other-picture air-noised air-averaged
 results: $(STAMP)
-	$(BIN)/airvlm evaluate tiny-chair tiny-pope --workers 2 --batch-size 64 --out runs/tiny $(METHODS:%=--method %)
+	$(BIN)/airvlm evaluate tiny-chair tiny-pope --out runs/tiny $(METHODS:%=--method %)
 
 # speed and memory: at LLaVA-1.5-7B's widths, then of every method; ratios to vanilla in one run
 bench: $(STAMP)

@@ -30,7 +30,9 @@ def number(value: float, digits: int = 1) -> str:
 
 
 def signed(value: float) -> str:
-    return "–" if not math.isfinite(value) else f"{value:+.1f}".replace("-", "−")
+    if not math.isfinite(value):
+        return "–"
+    return f"{round(value, 6) + 0.0:+.1f}".replace("-", "−")  # what only rounding left is no sign
 
 
 def interval(estimate: Estimate) -> str:
