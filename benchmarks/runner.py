@@ -1,29 +1,43 @@
-"""What batching buys: the runner against the one-at-a-time loop of most evaluation scripts, on the same questions.
+"""What batching buys, and whether the defaults choose as well as a person would.
 
-Both use the embedded model (or --model), the same processor and the same greedy decoding; the answers must be equal,
-letter by letter. The loop keeps nothing between questions, as scripts do; the runner writes its store. Seconds are
-processor seconds, which a busy machine still disturbs, so that loop and runner take turns for some rounds. All ratios
-are printed, and their median is what counts.
+Batching: the runner against the one-at-a-time loop of most evaluation scripts, on the same questions. Both use the
+embedded model (or --model), the same processor and the same greedy decoding; the answers must be equal, letter by
+letter. The loop keeps nothing between questions, as scripts do; the runner writes its store. Seconds are processor
+seconds, which a busy machine still disturbs, so that loop and runner take turns for some rounds. All ratios are
+printed, and their median is what counts.
+
+Defaults (--defaults): `airvlm evaluate` as it stands against workers and batch sizes set by hand, in seconds by the
+clock from start to end, on an otherwise quiet machine and beside a neighbour that keeps every core busy. The default
+should need at most a tenth more than the best.
 
     python -m benchmarks.runner [--items 128] [--batch-size 32] [--rounds 3] [--task tiny-chair --task tiny-pope]
+    python -m benchmarks.runner --defaults [--items 384] [--rounds 1]
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from airvlm import VLM
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
+from airvlm.evaluation.resources import cores
 from airvlm.evaluation.runner import work
 from airvlm.evaluation.store import Store
 from airvlm.methods import parse_method
 from airvlm.tasks import load_task
 
 TARGET = 4.0  # times the loop's throughput, on each task
+ALLOWED = 1.1  # times the best manual setting's seconds
 clock = time.process_time  # of this process over all its threads
 
 
@@ -48,25 +62,16 @@ def in_batches(vlm: Any, asked: Asked, method: Any, size: int) -> tuple[float, d
 
 
 def _forget(vlm: Any) -> None:
-    """Throw away what the model has kept of pictures, as a fresh call of a script would not have it."""
+    """Throw away what the model has kept of images, as a fresh call of a script would not have it."""
     vlm.encoder.forget()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default=None)
-    parser.add_argument("--items", type=int, default=128)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--task", action="append", default=None)
-    parser.add_argument("--method", default="vanilla")
-    chosen = parser.parse_args()
-    vlm, method = VLM.load(chosen.model), parse_method(chosen.method)
+def batching(chosen: argparse.Namespace) -> None:
+    """The runner against the loop."""
+    vlm, method = VLM.load(chosen.model or "tiny"), parse_method(chosen.method)
     below = []
     for name in chosen.task or ["tiny-chair", "tiny-pope"]:
-        asked = Asked.of(name, load_task(name), limit=chosen.items)
+        asked = Asked.of(name, load_task(name), limit=chosen.items or 128)
         warm = Asked.of(name, load_task(name), limit=2)
         one_at_a_time(vlm, warm, method), in_batches(vlm, warm, method, 2)
         ratios = []
@@ -86,6 +91,79 @@ def main() -> None:
             below.append(name)
     if below:
         raise SystemExit(f"below the target of {TARGET:g} times: {', '.join(below)}")
+
+
+def defaults(chosen: argparse.Namespace) -> None:
+    """`airvlm evaluate` as it stands against settings by hand."""
+    settings: dict[str, list[str]] = {"default": []} | {
+        f"--workers {w} --batch-size {b}": ["--workers", str(w), "--batch-size", str(b)]
+        for w in sorted({1, cores()})
+        for b in (16, 64)
+    }
+    worst = 0.0
+    for busy in (0, cores()):
+        with neighbours(busy):
+            seconds: dict[str, list[float]] = {name: [] for name in settings}
+            for _ in range(chosen.rounds):  # in turns, so that what else happens meets all of them
+                for name, flags in settings.items():
+                    seconds[name].append(evaluated(chosen, flags))
+        medians = {name: statistics.median(found) for name, found in seconds.items()}
+        best = min((name for name in medians if name != "default"), key=lambda name: medians[name])
+        ratio = medians["default"] / medians[best]
+        worst = max(worst, ratio)
+        where = f"beside {busy} busy processes" if busy else "quiet"
+        print(f"{where}: the default takes {ratio:.2f} times the seconds of the best setting by hand")
+        for name, value in medians.items():
+            print(f"  {value:7.1f} s  {name}{' (best by hand)' if name == best else ''}")
+    if worst > ALLOWED:
+        raise SystemExit(f"the default takes more than {ALLOWED:g} times the best setting's seconds")
+
+
+def evaluated(chosen: argparse.Namespace, flags: list[str]) -> float:
+    """Seconds of a whole command, from start to end."""
+    tasks = chosen.task or ["tiny-chair"]
+    model = ["--model", chosen.model] if chosen.model else []
+    command = [sys.executable, "-m", "airvlm", "evaluate", *tasks, *model, "--method", "air", "--no-curve"]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    with tempfile.TemporaryDirectory() as folder:
+        limit = ["--limit", str(chosen.items or 384), "--out", folder, "--json"]
+        started = time.perf_counter()
+        subprocess.run([*command, *limit, *flags], check=True, capture_output=True, env=environment)
+        return time.perf_counter() - started
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Other processes that keep cores busy meanwhile."""
+    others = [multiprocessing.Process(target=_busy, daemon=True) for _ in range(count)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.join()
+
+
+def _busy() -> None:
+    while True:
+        sum(range(10_000))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--defaults", action="store_true")
+    parser.add_argument("--model", default=None)
+    parser.add_argument("--items", type=int, default=None)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--task", action="append", default=None)
+    parser.add_argument("--method", default="vanilla")
+    chosen = parser.parse_args()
+    (defaults if chosen.defaults else batching)(chosen)
 
 
 if __name__ == "__main__":

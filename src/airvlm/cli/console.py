@@ -4,6 +4,7 @@ Results go to standard output; progress, warnings and errors go to standard erro
 """
 
 import json
+import math
 import sys
 from typing import Any
 
@@ -35,8 +36,17 @@ def err() -> Console:
 
 def emit(value: dict[str, Any]) -> None:
     """The one JSON object of a command."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(value), ensure_ascii=False, default=str, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for what JSON has no number for: infinite figures, and those that are none."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def warn(message: Any) -> None:

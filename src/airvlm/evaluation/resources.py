@@ -16,7 +16,7 @@ import torch
 __all__ = ["Resources", "chosen", "cores", "free_memory", "rows_at_once"]
 
 SMALL = 400 * 2**20  # bytes of weights up to which a model is small
-WORTH = 500  # answers that a further process must have to do before it pays for its start, some ten seconds
+WORTH = 250  # answers for each further process, so that its start, some ten seconds, pays
 MOST_ROWS = 64  # beyond this a batch gains little, and its longest answer keeps all the others waiting
 SHARE = 0.25  # of the free memory that a batch may take
 PROMPT = 256  # token positions of a row besides the visual tokens
@@ -43,7 +43,7 @@ def chosen(
     small = 0 < weights <= SMALL and _device(vlm) == "cpu"
     if workers is None:
         room = int(free_memory("cpu") * 0.5 // max(4 * weights, 1)) if small else 1
-        workers = max(1, min(cores(), room, answers // WORTH)) if small else 1
+        workers = max(1, min(cores(), room, 1 + answers // WORTH)) if small else 1
     threads = 1 if small else None
     return Resources(workers, threads, batch_size or rows_at_once(vlm, workers))
 

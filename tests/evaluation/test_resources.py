@@ -1,0 +1,62 @@
+"""What suits a model and a machine, where nobody says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from airvlm.evaluation import resources
+from airvlm.evaluation.resources import MOST_ROWS, Resources, chosen, rows_at_once
+
+
+class Model(torch.nn.Module):
+    def __init__(self, megabytes: int, d: int = 64, layers: int = 4) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.empty(megabytes * 2**18, device="meta"))
+        self.device = "cpu"
+        text = SimpleNamespace(hidden_size=d, num_hidden_layers=layers, num_attention_heads=4)
+        self.config = SimpleNamespace(text_config=text, image_seq_length=576)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    monkeypatch.setattr(resources, "cores", lambda: 4)
+    monkeypatch.setattr(resources, "free_memory", lambda device: 16 * 2.0**30)
+
+
+def test_a_small_model_gets_a_thread_a_worker_and_a_worker_a_core():
+    assert chosen(SimpleNamespace(model=Model(20)), 10_000) == Resources(4, 1, MOST_ROWS)
+
+
+def test_a_few_answers_are_not_worth_another_process():
+    assert chosen(SimpleNamespace(model=Model(20)), 100).workers == 1
+    assert chosen(SimpleNamespace(model=Model(20)), 400).workers == 2
+
+
+def test_a_large_model_stays_in_one_process_with_all_threads():
+    found = chosen(SimpleNamespace(model=Model(14_000, 4096, 32)), 10_000)
+    assert (found.workers, found.threads) == (1, None)
+
+
+def test_what_was_asked_for_is_what_is_taken():
+    assert chosen(SimpleNamespace(model=Model(20)), 10_000, workers=1, batch_size=3) == Resources(1, 1, 3)
+
+
+def test_rows_at_once_follow_the_models_size_and_the_memory(monkeypatch):
+    large = SimpleNamespace(model=Model(14_000, 4096, 32))
+    found = []
+    for gigabytes in (2, 8, 32, 128, 512):
+        monkeypatch.setattr(resources, "free_memory", lambda device, g=gigabytes: g * 2.0**30)
+        found.append(rows_at_once(large))
+    assert found == sorted(found) and found[0] < found[-1] <= MOST_ROWS and found[0] >= 1
+    assert rows_at_once(SimpleNamespace(model=Model(20))) == MOST_ROWS
+
+
+def test_without_a_model_at_hand_there_is_still_a_size():
+    assert chosen(None, 0).batch_size == MOST_ROWS
+
+
+def test_the_cores_and_the_memory_of_this_machine_are_found():
+    assert resources.free_memory("cpu") > 0 and resources.cores() >= 1
