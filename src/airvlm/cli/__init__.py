@@ -31,6 +31,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
     "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's fields and tabulate the effect."),
+    "calibrate": (
+        "airvlm.cli.calibrate:calibrate",
+        "Find the method and setting that help your model, and what they are worth.",
+    ),
+    "analyse": ("airvlm.cli.analyse:analyse", "Look into a model: tokens, layers, distances, crops."),
     "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
     "serve": ("airvlm.cli.serve:serve", "An OpenAI-compatible server, every answer under a method."),
     "web": ("airvlm.cli.web:web", "A page in the browser: methods side by side."),

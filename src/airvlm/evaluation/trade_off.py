@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class AtEqual:
     expected: float  # the curve there
     difference: Estimate  # the method minus the curve, paired over images
     inside: bool  # False: the curve does not reach the method's x, and its nearest end was taken
+    draws: Array = field(repr=False, compare=False)  # (B,) the difference on every resample of images
 
 
 def against_curve(method: Sample, curve: Sequence[Sample], x: str, y: str, vanilla: int = 0) -> AtEqual:
@@ -90,6 +91,7 @@ def against_curve(method: Sample, curve: Sequence[Sample], x: str, y: str, vanil
         float(expected[0]),
         Estimate.of(float(value[0]), drawn, method.scores.n, images=method.images),
         inside=bool(math.isfinite(at) and xs.min() <= at <= xs.max()),
+        draws=drawn,
     )
 
 

@@ -1,0 +1,227 @@
+"""`airvlm calibrate`: which method at which setting helps a model, found on one split and measured on another.
+
+Knows the options and what to print; the search itself is airvlm.evaluation.calibration.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from airvlm.cli import answering
+from airvlm.cli.answering import RowsOption, WorkersOption
+from airvlm.cli.console import Failure, emit, err, out, warn
+from airvlm.cli.options import Evaluating, JsonOption, MethodsOption
+
+if (
+    TYPE_CHECKING
+):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+    from airvlm.evaluation.calibration import Budget, Calibration
+    from airvlm.evaluation.plan import Asked
+    from airvlm.evaluation.shards import Shard
+    from airvlm.vlm import VLM
+
+__all__ = ["calibrate"]
+
+RESULT = "calibration.json"
+
+
+def calibrate(
+    task: Annotated[
+        list[str], typer.Argument(help="Captioning or yes/no tasks, as in tiny-chair tiny-pope.")
+    ],
+    method: MethodsOption = None,
+    how: Evaluating = Evaluating(),
+    budget: Annotated[
+        str, typer.Option("--budget", help="How much it may cost: answers (20000) or time (90s, 20m, 2h).")
+    ] = "20m",
+    settings: Annotated[int, typer.Option("--settings", min=1, help="Settings to begin with.")] = 36,
+    max_recall_loss: Annotated[
+        float, typer.Option("--max-recall-loss", min=0.0, help="Points of recall that may be lost.")
+    ] = 1.0,
+    batch_size: RowsOption = None,
+    workers: WorkersOption = None,
+    plot: Annotated[
+        bool, typer.Option("--plot/--no-plot", help="Draw what was found (needs airvlm[plots]).")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Find the method and setting that help your model, and what they are worth.
+
+    Many settings on few items, the better half on twice as many, and so on: successive halving on the calibration
+    split. What counts is the distance from the curve that saying less (or no) draws, at equal recall (or yes-ratio).
+    The best is then measured once on the validation split. Where nothing beats vanilla beyond its interval, it says
+    so.
+    Without --method: all readings of air. Answers are kept: a larger budget asks nothing twice.
+
+    The result is calibration.json; use it with [bold]--method @calibration.json[/bold].
+
+    [bold]Examples[/bold]
+
+    airvlm calibrate tiny-chair tiny-pope --model tiny --budget 10m --out runs/calibration
+
+    airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --method air --method memvr --budget 2h
+    """
+    from airvlm.evaluation.calibration import parse_budget
+    from airvlm.evaluation.plan import ModelFacts
+    from airvlm.evaluation.resources import chosen
+    from airvlm.evaluation.workers import working_together
+    from airvlm.storage.atomic import write_atomically
+
+    try:
+        spent = parse_budget(budget)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    names = method or ["air"]
+    asked = answering.ask_tasks(task, how, max_new_tokens=how.max_new_tokens)
+    parts = [_parts(one) for one in asked]
+    _check(names)
+    loader = answering.loader_of(how, task)
+    vlm = loader(how.device)
+    folder = how.out_folder or answering.default_folder(ModelFacts.of(vlm))
+    use = chosen(vlm, 10**6, workers=workers, batch_size=batch_size)
+    options: dict[str, Any] = {
+        "budget": spent,
+        "max_recall_loss": max_recall_loss,
+        "batch_size": use.batch_size,
+    }
+    others = functools.partial(_other_part, loader, parts, names, settings, folder, how.device, options)
+    with answering.stoppable(folder), working_together(use.workers, others, use.threads) as part:
+        part = part if use.workers > 1 else answering.place(None)
+        found = _search(vlm, parts, names, settings, folder, part, **options)
+    path = folder / RESULT
+    write_atomically(path, _text(found))
+    drawings = _drawn(found, folder) if plot else []
+    if json:
+        emit(found.to_json() | {"file": str(path)})
+        return
+    _print(found, path, drawings)
+
+
+def _parts(asked: Asked) -> tuple[Asked, Asked]:
+    from airvlm.evaluation.splits import calibration_and_validation
+
+    try:
+        calibration, validation, own = calibration_and_validation(asked)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    if not own:
+        warn(
+            f"{asked.name} has no calibration and validation splits of its own: its images are divided, "
+            f"{len(calibration.items)} items to search on, {len(validation.items)} to measure on"
+        )
+    return calibration, validation
+
+
+def _check(names: Sequence[str]) -> None:
+    from airvlm.evaluation.candidates import candidates
+
+    try:
+        candidates(names, 1, 32)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def _search(
+    vlm: VLM,
+    parts: Sequence[tuple[Asked, Asked]],
+    names: Sequence[str],
+    settings: int,
+    folder: Path,
+    part: Shard,
+    *,
+    budget: Budget,
+    **options: Any,
+) -> Calibration:
+    """The calibration, by this process and those that help it."""
+    from airvlm.evaluation.calibration import calibrate as find
+    from airvlm.evaluation.candidates import candidates
+    from airvlm.evaluation.plan import ModelFacts
+    from airvlm.evaluation.runner import work
+    from airvlm.evaluation.store import Store
+
+    def ask(split: str, most: int | None) -> list[Asked]:
+        chosen = [both[split == "validation"] for both in parts]
+        return [replace(one, items=one.items[:most]) for one in chosen]
+
+    tried = candidates(names, settings, len(vlm.anatomy.layers))
+    with Store(folder) as store:
+        return find(
+            ask,
+            tried,
+            ModelFacts.of(vlm),
+            store,
+            lambda todo, into, done: work(vlm, todo, into, done),
+            shard=part,
+            budget=budget,
+            **options,
+        )
+
+
+def _other_part(
+    loader: Callable[..., VLM],
+    parts: Sequence[tuple[Asked, Asked]],
+    names: Sequence[str],
+    settings: int,
+    folder: Path,
+    device: str | None,
+    options: dict[str, Any],
+    part: Shard,
+) -> None:
+    """Another process's part, with a model of its own."""
+    vlm = loader(device or answering.gpu_of(part))
+    _search(vlm, parts, names, settings, folder, part, **{**options, "progress": False})
+
+
+def _text(found: Calibration) -> str:
+    import json
+
+    return json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n"
+
+
+def _drawn(found: Calibration, folder: Path) -> list[Path]:
+    from airvlm.reporting import plots
+    from airvlm.reporting.calibration_plots import draw
+
+    if not plots.available():
+        warn("no plots: pip install 'airvlm[plots]'")
+        return []
+    return draw(found, folder)
+
+
+def _print(found: Calibration, path: Path, drawings: Sequence[Path]) -> None:
+    from rich.table import Table
+
+    stage = found.validation or found.stages[-1]
+    table = Table("setting", "gain", "95 % interval", "recall", "changed", title=f"{stage.split} split")
+    for one in stage.found[:10]:
+        gain, recall = one.gain, one.recall_change
+        table.add_row(
+            one.candidate.label,
+            f"{gain.value:+.2f}",
+            f"[{gain.low:+.2f}, {gain.high:+.2f}]",
+            "" if recall is None else f"{recall.value:+.2f}",
+            f"{one.changed:.0%}",
+        )
+    console = out()
+    console.print(table)
+    console.print(
+        "gain: points better than the control's curve at equal recall or yes-ratio, mean over the tasks",
+        style="dim",
+    )
+    console.print(
+        f"{found.tried} settings tried, {found.answers} answers given, {found.seconds:.0f} s", markup=False
+    )
+    console.print(found.reason, markup=False)
+    chosen = found.recommended
+    if chosen is None:
+        console.print("recommended: vanilla", markup=False)
+    else:
+        console.print(f"recommended: --method {chosen.label}   (or --method @{path})", markup=False)
+    for drawing in drawings:
+        err().print(str(drawing), markup=False)

@@ -1,0 +1,329 @@
+"""Calibration: which method at which setting helps this model, found on one split and measured once on another.
+
+Successive halving: many settings on few items, then the better half on twice as many. What a setting is worth is its
+distance from the curve that a trivial control draws, at equal recall or yes-ratio, so that saying less wins nothing.
+The best on the calibration split is measured once on the validation split; that figure is the result, and stands beside
+what the calibration had promised. Knows nothing of files beyond the store, nor of how results are shown.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from airvlm.evaluation.candidates import Candidate
+from airvlm.evaluation.evaluate import Worker, answer_all, first_curve
+from airvlm.evaluation.plan import Asked, ModelFacts
+from airvlm.evaluation.run import VANILLA, TaskRun
+from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.statistics import Array, Estimate
+from airvlm.evaluation.store import Json, Store
+
+__all__ = ["Budget", "Calibration", "Found", "Stage", "calibrate", "parse_budget"]
+
+SMALLEST = 32  # items of a task in the first stage: fewer tell nothing
+SURVIVORS = 3  # settings that are measured on the validation split
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a calibration may cost: answers, or seconds."""
+
+    answers: int | None = None
+    seconds: float | None = None
+
+
+def parse_budget(text: str) -> Budget:
+    """`20000` answers, or a time: `90s`, `20m`, `2h`."""
+    for unit in sorted(UNITS, key=len, reverse=True):
+        if text.endswith(unit):
+            try:
+                seconds = float(text.removesuffix(unit)) * UNITS[unit]
+            except ValueError:
+                break
+            if math.isfinite(seconds) and seconds > 0:
+                return Budget(seconds=seconds)
+            break
+    else:
+        if text.isdigit() and int(text) > 0:
+            return Budget(answers=int(text))
+    raise ValueError(f"--budget {text}: give a number of answers (20000) or a time (90s, 20m, 2h)")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a setting did on the items of one stage."""
+
+    candidate: Candidate
+    gain: Estimate  # points better than the control's curve at equal recall or yes-ratio, mean over tasks
+    draws: Array = field(repr=False)  # (B,) the gain on every resample
+    figures: Mapping[str, Mapping[str, float]]  # task -> metric -> value
+    recall_change: Estimate | None  # points of recall against vanilla; None without a captioning task
+    changed: float  # share of answers that differ from vanilla's
+    fired: float  # share of answers in which it acted
+
+    def loses_recall(self, limit: float) -> bool:
+        """Whether recall is worse than vanilla's by more than the limit."""
+        return self.recall_change is not None and self.recall_change.value < -limit
+
+    def surely_loses_recall(self, limit: float) -> bool:
+        return self.recall_change is not None and self.recall_change.high < -limit
+
+    def to_json(self) -> Json:
+        return {
+            "method": self.candidate.label,
+            "gain": _plain(self.gain),
+            "recall_change": None if self.recall_change is None else _plain(self.recall_change),
+            "figures": {task: dict(values) for task, values in self.figures.items()},
+            "changed": round(self.changed, 4),
+            "fired": round(self.fired, 4),
+        }
+
+
+def _plain(estimate: Estimate) -> Json:
+    numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {k: round(v, 4) if math.isfinite(v) else None for k, v in numbers.items()} | {"n": estimate.n}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Settings measured on the same items."""
+
+    split: str
+    items: Mapping[str, int]  # task -> items
+    found: tuple[Found, ...]  # best first
+    tasks: Mapping[str, TaskRun] = field(repr=False)
+
+    def to_json(self) -> Json:
+        return {"split": self.split, "items": dict(self.items), "settings": [f.to_json() for f in self.found]}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The stages, and what follows from them."""
+
+    model: ModelFacts
+    stages: tuple[Stage, ...]  # on the calibration split
+    validation: Stage | None  # the survivors on the validation split; None where nothing survived
+    max_recall_loss: float
+    answers: int  # given for it, those known before not counted
+    seconds: float
+
+    @property
+    def tried(self) -> int:
+        """Settings that were tried."""
+        return len(self.stages[0].found)
+
+    @property
+    def promised(self) -> Found | None:
+        """The setting that was best on the calibration split."""
+        return self.stages[-1].found[0] if self.validation is not None else None
+
+    @property
+    def measured(self) -> Found | None:
+        """The same setting on the validation split."""
+        if self.validation is None or self.promised is None:
+            return None
+        label = self.promised.candidate.label
+        return next(f for f in self.validation.found if f.candidate.label == label)
+
+    @property
+    def recommended(self) -> Candidate | None:
+        """What to use; None for the model as it is, where nothing beats it beyond its interval."""
+        found = self.measured
+        if found is None or not found.gain.low > 0 or found.surely_loses_recall(self.max_recall_loss):
+            return None
+        return found.candidate
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+        found, promised = self.measured, self.promised
+        if found is None or promised is None:
+            return "no setting kept recall within the limit on the calibration split"
+        told = (
+            f"{found.candidate.label} gains {found.gain.value:.2f} [{found.gain.low:.2f}, {found.gain.high:.2f}] "
+            f"points on the validation split (n = {found.gain.n}); as the best of {self.tried} settings the "
+            f"calibration split had promised {promised.gain.value:.2f}"
+        )
+        if self.recommended is not None:
+            return told
+        if not found.gain.low > 0:
+            return f"nothing beats vanilla beyond its interval: {told}"
+        return f"recall falls by more than {self.max_recall_loss:g}: {told}"
+
+    def to_json(self) -> Json:
+        """What `Method.load` and `--method @calibration.json` read, and everything that led to it."""
+        chosen = self.recommended
+        return {
+            "version": 1,
+            "method": None if chosen is None else chosen.method.to_json(),
+            "spelled": "vanilla" if chosen is None else chosen.label,
+            "model": self.model.to_json(),
+            "reason": self.reason,
+            "settings_tried": self.tried,
+            "max_recall_loss": self.max_recall_loss,
+            "answers": self.answers,
+            "seconds": round(self.seconds, 1),
+            "calibration": [stage.to_json() for stage in self.stages],
+            "validation": None if self.validation is None else self.validation.to_json(),
+        }
+
+
+def calibrate(
+    ask: Callable[[str, int | None], Sequence[Asked]],  # split and most items -> the tasks, as they are asked
+    settings: Sequence[Candidate],
+    model: ModelFacts,
+    store: Store,
+    worker: Worker,
+    *,
+    budget: Budget,
+    max_recall_loss: float = 1.0,
+    shard: Shard = Shard(),  # processes that help each other all decide the same, from the same store
+    batch_size: int = 16,
+    progress: bool = True,
+) -> Calibration:
+    """Find the best of the settings on the calibration split, and measure it on the validation split."""
+    if not settings:
+        raise ValueError("no setting to search")
+    meter = _Meter(store, budget)
+    whole = ask("calibration", None)
+    rounds = _sizes(whole, len(settings), budget)
+    running, stages = list(settings), list[Stage]()
+    for size in rounds:
+        asked = ask("calibration", size)
+        if stages and not meter.affords(_cost(asked, len(running))):
+            break
+        stages.append(
+            _stage("calibration", asked, running, model, store, worker, shard, batch_size, progress)
+        )
+        running = _survivors(stages[-1], max_recall_loss, last=size == rounds[-1])
+        if not running:
+            break
+    kept = [f.candidate for f in stages[-1].found if f.candidate in running][:SURVIVORS]
+    kept = [c for c in kept if not _of(stages[-1], c).loses_recall(max_recall_loss)]
+    # the first of the last stage is what is promised: those that lose recall must not stand before it
+    stages[-1] = replace(
+        stages[-1], found=tuple(sorted(stages[-1].found, key=lambda f: f.candidate not in kept))
+    )
+    validation = None
+    if kept:
+        asked = ask("validation", None)
+        validation = _stage("validation", asked, kept, model, store, worker, shard, batch_size, progress)
+    return Calibration(model, tuple(stages), validation, max_recall_loss, meter.answers, meter.seconds)
+
+
+def _of(stage: Stage, candidate: Candidate) -> Found:
+    return next(found for found in stage.found if found.candidate == candidate)
+
+
+class _Meter:
+    """What was spent, and what is left."""
+
+    def __init__(self, store: Store, budget: Budget) -> None:
+        self.store, self.budget = store, budget
+        self._began, self._known = time.monotonic(), len(store)
+
+    @property
+    def answers(self) -> int:
+        return len(self.store) - self._known
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def affords(self, answers: int) -> bool:
+        """Whether that many more answers fit, at the rate so far; answers known already cost nothing."""
+        if self.budget.answers is not None:
+            return self.answers + answers <= self.budget.answers
+        if self.budget.seconds is not None and self.answers:
+            return self.seconds + answers * self.seconds / self.answers <= self.budget.seconds
+        return True
+
+
+def _sizes(asked: Sequence[Asked], settings: int, budget: Budget) -> list[int]:
+    """Items of a task in each stage: doubling until all are in, the settings halving meanwhile."""
+    largest = max(len(one.items) for one in asked)
+    stages = max(1, math.ceil(math.log2(max(2, settings / SURVIVORS))) + 1)
+    first = min(largest, max(SMALLEST, largest // 2 ** (stages - 1)))
+    if (
+        budget.answers is not None
+    ):  # a stage costs about as much as the next: half as many settings, twice the items
+        share = 0.6 * budget.answers / stages / (settings + 6) / len(asked)
+        first = min(first, max(SMALLEST, int(share)))
+    sizes = [min(largest, first * 2**k) for k in range(stages)]
+    return sorted(set(sizes))
+
+
+def _cost(asked: Sequence[Asked], settings: int) -> int:
+    return sum(len(one.items) for one in asked) * (settings + 6)
+
+
+def _stage(
+    split: str,
+    asked: Sequence[Asked],
+    settings: Sequence[Candidate],
+    model: ModelFacts,
+    store: Store,
+    worker: Worker,
+    shard: Shard,
+    batch_size: int,
+    progress: bool,
+) -> Stage:
+    """All settings, vanilla and the control's curve on these items."""
+    methods = {candidate.label: candidate.method for candidate in settings}
+    curves = {one.name: first_curve(one) for one in asked}
+    plan = [(one, {VANILLA: None, **methods, **curves[one.name]}) for one in asked]
+    answer_all(worker, plan, model, store, shard=shard, batch_size=batch_size, progress=progress)
+    spelled: dict[str, Json | None] = {VANILLA: None, **{k: m.to_json() for k, m in methods.items()}}
+    tasks = {}
+    for one in asked:
+        drawn = {label: control.to_json() for label, control in curves[one.name].items()}
+        tasks[one.name] = TaskRun.of(one, spelled, drawn, store, model.fingerprint)
+        if tasks[one.name].trade_off is None:
+            raise ValueError(
+                f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks"
+            )
+    found = [_measure(candidate, tasks) for candidate in settings]
+    found.sort(key=lambda f: -f.gain.value if math.isfinite(f.gain.value) else math.inf)
+    return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
+
+
+def _measure(candidate: Candidate, tasks: Mapping[str, TaskRun]) -> Found:
+    label = candidate.label
+    gains, draws, figures = [], [], {}
+    recall, answers, changed, fired, images = None, 0, 0, 0, 0
+    for name, task in tasks.items():
+        trade = task.trade_off
+        assert trade is not None, "checked where the stage was made"
+        y = trade.ys[0]
+        sign = -1.0 if task.scores(label).definitions[y].better == "lower" else 1.0
+        equal = task.at_equal(label)[y]
+        gains.append(sign * equal.difference.value)
+        draws.append(sign * equal.draws)
+        figures[name] = dict(task.scores(label).metrics)
+        if trade.x != "yes_ratio":
+            recall = task.sample(label).difference(task.sample(VANILLA), trade.x)
+        answers += len(task.items)
+        images = max(images, task.sample(label).images)
+        changed += task.changed(label)
+        fired += task.fired(label) or 0
+    together = np.mean(draws, axis=0)
+    gain = Estimate.of(float(np.mean(gains)), together, answers, images=images)
+    return Found(candidate, gain, together, figures, recall, changed / answers, fired / answers)
+
+
+def _survivors(stage: Stage, limit: float, *, last: bool) -> list[Candidate]:
+    """The better half, without what is surely worse than the best, or surely loses recall."""
+    able = [f for f in stage.found if not f.surely_loses_recall(limit) and math.isfinite(f.gain.value)]
+    if not able:
+        return []
+    best = able[0]
+    near = [f for f in able if f is best or np.percentile(best.draws - f.draws, 2.5) <= 0]
+    most = SURVIVORS if last else max(SURVIVORS, math.ceil(len(stage.found) / 2))
+    return [f.candidate for f in near[:most]]

@@ -1,0 +1,202 @@
+"""Calibration finds what helps, measures it where it was not searched, and else recommends vanilla."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airvlm.methods
+from airvlm import AIR, VLM, Method, cli, parse_method
+from airvlm.evaluation.calibration import Budget, Calibration, calibrate, parse_budget
+from airvlm.evaluation.candidates import Candidate, candidates
+from airvlm.evaluation.plan import Asked, Batch, ModelFacts
+from airvlm.evaluation.splits import calibration_and_validation
+from airvlm.evaluation.store import Record, Store
+from airvlm.tasks import load_task
+
+TASK = load_task("tiny-chair")
+
+
+@pytest.fixture(autouse=True)
+def real_methods(fake_names: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation's fakes replace the parser; here the real one is needed."""
+    monkeypatch.setattr(airvlm.methods, "parse_method", fake_names)
+
+
+def _ask(split: str, most: int | None) -> list[Asked]:
+    limit = min(most or 120, 120)
+    return [Asked.of("tiny-chair", TASK, split=split, limit=limit, label=f"tiny-chair, {split}")]
+
+
+class Speaker:
+    """Answers from the truth: every method names the true objects and some wrong ones, by a rule of its own."""
+
+    def __init__(self, wrong: dict[str, float]) -> None:
+        self.wrong = wrong  # method's label -> share of images with a wrong object
+        self.asked = 0
+
+    def __call__(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
+        truth = {
+            item.id: item.truth for split in ("calibration", "validation") for item in TASK.items(split=split)
+        }
+        for batch in todo:
+            records = []
+            for job in batch.jobs:
+                self.asked += 1
+                item = job.question.item
+                share = self.wrong.get(batch.label, 0.5)
+                there = truth[item]
+                words = list(there)
+                if (sum(map(ord, item)) * 7919 + len(batch.label)) % 100 < 100 * share:
+                    words.append("dog" if "dog" not in there else "cat" if "cat" not in there else "bus")
+                if "bias=" in batch.label and float(batch.label.split("=")[1]) > 0:
+                    words = words[: max(1, len(words) - int(float(batch.label.split("=")[1])))]
+                text = "There is a " + " and a ".join(words) + "."
+                report = None if batch.method is None else {"fired": True}
+                records.append(
+                    Record(job.question, text=text, tokens=len(words), finished=True, report=report)
+                )
+            store.extend(records)
+            done(batch)
+
+
+def _settings(count: int) -> list[Candidate]:
+    return candidates(["air-transported"], count, 6)
+
+
+def _run(tmp_path: Path, speaker: Speaker, settings: list[Candidate], **more: Any) -> Calibration:
+    with Store(tmp_path) as store:
+        return calibrate(
+            _ask,
+            settings,
+            ModelFacts("m", "f"),
+            store,
+            speaker,
+            **{"budget": Budget(), "progress": False} | more,
+        )
+
+
+def test_the_setting_that_helps_is_found_and_measured_on_the_validation_split(tmp_path: Path) -> None:
+    settings = _settings(12)
+    best = settings[5].label
+    found = _run(tmp_path, Speaker({best: 0.1}), settings)
+    assert found.recommended is not None
+    assert found.recommended.label == best
+    assert found.measured is not None and found.measured.gain.low > 0
+    assert found.validation is not None and found.validation.split == "validation"
+    assert best in found.reason
+    assert found.tried == 12
+
+
+def test_where_nothing_helps_vanilla_is_recommended(tmp_path: Path) -> None:
+    found = _run(tmp_path, Speaker({}), _settings(8))
+    assert found.recommended is None
+    assert "nothing beats vanilla" in found.reason
+    assert found.to_json()["spelled"] == "vanilla"
+
+
+def test_stages_halve_the_settings_and_double_the_items(tmp_path: Path) -> None:
+    found = _run(tmp_path, Speaker({}), _settings(12))
+    counts = [len(stage.found) for stage in found.stages]
+    sizes = [stage.items["tiny-chair"] for stage in found.stages]
+    assert counts[0] == 12
+    assert all(b <= max(3, -(-a // 2)) for a, b in pairwise(counts))
+    assert all(b == min(120, 2 * a) for a, b in pairwise(sizes))
+
+
+def test_a_larger_budget_asks_nothing_twice(tmp_path: Path) -> None:
+    first = Speaker({})
+    _run(tmp_path, first, _settings(6))
+    again = Speaker({})
+    found = _run(tmp_path, again, _settings(6))
+    assert first.asked > 0
+    assert again.asked == 0
+    assert found.answers == 0
+
+
+def test_a_budget_of_answers_is_kept_before_the_validation(tmp_path: Path) -> None:
+    speaker = Speaker({})
+    found = _run(tmp_path, speaker, _settings(12), budget=Budget(answers=2500))
+    searched = sum(len(stage.found) + 6 for stage in found.stages) * 120
+    assert speaker.asked - 9 * 120 <= min(2500, searched)
+
+
+def test_the_result_is_a_method_that_loads_again(tmp_path: Path) -> None:
+    settings = _settings(6)
+    found = _run(tmp_path, Speaker({settings[2].label: 0.05}), settings)
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(found.to_json(), allow_nan=False))
+    assert Method.load(path) == settings[2].method
+    assert parse_method(f"@{path}") == settings[2].method
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("20000", Budget(answers=20000)),
+        ("90s", Budget(seconds=90)),
+        ("20m", Budget(seconds=1200)),
+        ("1.5h", Budget(seconds=5400)),
+    ],
+)
+def test_a_budget_is_answers_or_time(text: str, budget: Budget) -> None:
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "m", "infh", "nans", "2 days", "1e3"])
+def test_a_budget_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--budget"):
+        parse_budget(text)
+
+
+def test_a_task_without_splits_is_divided_by_its_images() -> None:
+    class Plain(type(TASK)):  # type: ignore[misc]
+        def items(self, limit: int | None = None, split: str = "test") -> Any:
+            return TASK.items(limit, "test")
+
+    asked = Asked.of("plain", Plain(), limit=200)
+    calibration, validation, own = calibration_and_validation(asked)
+    assert not own
+    assert {i.id for i in calibration.items}.isdisjoint(i.id for i in validation.items)
+    assert len(calibration.items) + len(validation.items) == 200
+    assert len(calibration.items) > len(validation.items) > 40
+    assert calibration_and_validation(replace(asked, task=TASK, name="tiny-chair"))[2]
+
+
+@pytest.mark.slow
+def test_the_command_calibrates_the_embedded_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "calibrate",
+        "tiny-chair",
+        "--model",
+        "tiny",
+        "--settings",
+        "3",
+        "--limit",
+        "40",
+        "--workers",
+        "1",
+    ]
+    assert cli.run([*command, "--budget", "2000", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings_tried"] == 3
+    assert found["model"]["fingerprint"] == VLM.load("tiny").fingerprint
+    assert (tmp_path / "calibration.json").is_file()
+    assert (tmp_path / "calibration-tiny-chair.png").stat().st_size > 10_000
+    assert found["spelled"] == "vanilla" or isinstance(Method.load(tmp_path / "calibration.json"), AIR)
+
+
+@pytest.mark.parametrize(
+    "words", [["nothing"], ["tiny-chair", "--budget", "soon"], ["tiny-chair", "--method", "none"]]
+)
+def test_bad_input_ends_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["calibrate", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
