@@ -1,4 +1,4 @@
-"""Ways to spoil a file: of any bytes, of its JSON records, of its lines. Each has a name, so that a failure can be told.
+"""Ways to spoil a file: of any bytes, of its JSON records, of its lines. Each has a name, so that it can be told.
 
 A mutation takes the content and a source of chance, and gives the spoilt content; None where it does not apply.
 """

@@ -8,6 +8,7 @@ import json
 import zipfile
 from pathlib import Path
 
+import openpyxl
 import pytest
 from PIL import Image
 
@@ -136,47 +137,62 @@ def test_a_refusal_is_understood_and_wrong() -> None:
     assert (scores.metrics["accuracy"], scores.unparsed) == (0.0, 0)
 
 
-MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-
-
-def workbook(path: Path, rows: list[list[str]], extra: str = "") -> Path:
-    """An .xlsx as spreadsheets write it: numbers as they are, texts in a list of their own, empty cells left out."""
-    texts = list(dict.fromkeys(cell for row in rows for cell in row if cell and not cell.isdigit()))
-    lines = []
-    for r, row in enumerate(rows, start=1):
-        cells = ""
-        for c, cell in enumerate(row):
-            if cell.isdigit():
-                cells += f'<c r="{chr(65 + c)}{r}"><v>{cell}</v></c>'
-            elif cell:
-                cells += f'<c r="{chr(65 + c)}{r}" t="s"><v>{texts.index(cell)}</v></c>'
-        lines.append(f'<row r="{r}">{cells}</row>')
-    with zipfile.ZipFile(path, "w") as book:
-        book.writestr(
-            "xl/worksheets/sheet1.xml",
-            f"{extra}<worksheet {MAIN}><sheetData>{''.join(lines)}</sheetData></worksheet>",
-        )
-        book.writestr(
-            "xl/sharedStrings.xml", f"<sst {MAIN}>{''.join(f'<si><t>{t}</t></si>' for t in texts)}</sst>"
-        )
+def workbook(path: Path, rows: list[list[str]]) -> Path:
+    """An .xlsx with numbers as numbers and empty cells left out, as spreadsheets write it."""
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append([int(cell) if cell.isdigit() else cell or None for cell in row])
+    book.save(path)
     return path
 
 
+HEAD = ["index", "question", "hint", "A", "B", "C", "D", "answer", "prediction", "l2-category"]
+ROWS = [
+    ["1", "What?", "", "cat", "dog", "", "", "A", "A", "logic_reasoning"],
+    ["1000001", "What?", "", "dog", "cat", "", "", "B", "(B)", "logic_reasoning"],
+    ["2", "Who?", "", "me", "you", "", "", "B", "A", "coarse_perception"],
+    ["1000002", "Who?", "", "you", "me", "", "", "A", "A", "coarse_perception"],
+]
+
+
 def test_a_submission_as_a_spreadsheet_is_scored(tmp_path: Path) -> None:
-    head = ["index", "question", "hint", "A", "B", "C", "D", "answer", "prediction", "l2-category"]
-    rows = [
-        ["1", "What?", "", "cat", "dog", "", "", "A", "A", "logic_reasoning"],
-        ["1000001", "What?", "", "dog", "cat", "", "", "B", "(B)", "logic_reasoning"],
-        ["2", "Who?", "", "me", "you", "", "", "B", "A", "coarse_perception"],
-        ["1000002", "Who?", "", "you", "me", "", "", "A", "A", "coarse_perception"],
-    ]
-    scores = MMBench().rescore(workbook(tmp_path / "upload.xlsx", [head, *rows]))
+    scores = MMBench().rescore(workbook(tmp_path / "upload.xlsx", [HEAD, *ROWS]))
     assert (scores.metrics["accuracy"], scores.metrics["LR"], scores.metrics["CP"]) == (50.0, 100.0, 0.0)
+    assert scores.record == {"table": "upload.xlsx"}  # the table that was given, not the default one
 
 
 def test_a_spreadsheet_that_means_harm_or_is_none_is_refused(tmp_path: Path) -> None:
+    sound = workbook(tmp_path / "sound.xlsx", [HEAD, *ROWS])
+    with zipfile.ZipFile(sound) as book, zipfile.ZipFile(tmp_path / "bad.xlsx", "w") as bad:
+        for name in book.namelist():
+            harm = b'<!DOCTYPE x [<!ENTITY a "b">]>' if name.endswith("sheet1.xml") else b""
+            bad.writestr(name, harm + book.read(name))
     with pytest.raises(ValueError, match="declares entities"):
-        MMBench().rescore(workbook(tmp_path / "bad.xlsx", [["index"]], '<!DOCTYPE x [<!ENTITY a "b">]>'))
+        MMBench().rescore(tmp_path / "bad.xlsx")
+    with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("xl/worksheets/sheet1.xml", b" " * (80 << 20))
+    with pytest.raises(ValueError, match="unpacks to more than 64 MB"):
+        MMBench().rescore(tmp_path / "bomb.xlsx")
     (tmp_path / "none.xlsx").write_text("index,prediction")
-    with pytest.raises(ValueError, match=r"not a readable \.xlsx"):
-        MMBench().rescore(tmp_path / "none.xlsx")
+    (tmp_path / "cut.xlsx").write_bytes(sound.read_bytes()[:-100])
+    for name in ("none", "cut"):
+        with pytest.raises(ValueError, match=r"not a readable \.xlsx"):
+            MMBench().rescore(tmp_path / f"{name}.xlsx")
+
+
+def test_the_order_of_the_rows_changes_nothing(tmp_path: Path) -> None:
+    forth = MMBench().rescore(workbook(tmp_path / "forth.xlsx", [HEAD, *ROWS]))
+    back = MMBench().rescore(workbook(tmp_path / "back.xlsx", [HEAD, *ROWS[::-1]]))
+    assert forth.metrics == back.metrics and forth.covered == back.covered
+
+
+def test_questions_that_lack_rotations_are_told(tmp_path: Path) -> None:
+    scores = MMBench().rescore(workbook(tmp_path / "a.xlsx", [HEAD, *ROWS[:3]]))
+    assert "1 of 2 questions lack rotations" in scores.notes[0]
+
+
+@pytest.mark.parametrize("answer", ["Z", "a", "C", ""])
+def test_a_right_answer_that_is_no_option_is_an_error(tmp_path: Path, answer: str) -> None:
+    rows = [[*ROWS[0][:7], answer, *ROWS[0][8:]], *ROWS[1:]]
+    with pytest.raises(ValueError, match=r"line 2, field answer: expected the letter of an option \(A, B\)"):
+        MMBench().rescore(workbook(tmp_path / "a.xlsx", [HEAD, *rows]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json as _json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,11 +121,23 @@ def _print(task: str, chosen: Task, scores: Scores, figures: dict[str, Estimate]
     console.print(f"[bold]{escape(task)}[/bold]  n = {scores.n}{part}  [dim]{escape(named)}[/dim]")
     console.print(str(coverage), style="dim")
     console.print(table)
+    if spent := _spent():
+        console.print(
+            f"judge: {spent['requests']} questions asked, {spent['from_file']} on file, "
+            f"{spent['prompt_tokens']} + {spent['completion_tokens']} tokens"
+        )
     for note in scores.notes:
         console.print(f"note: {escape(note)}")
     if items:
         for row in scores.details:
             print(_json.dumps(row, ensure_ascii=False, default=str))
+
+
+def _spent() -> dict[str, int]:
+    """What the judge cost; nothing, where none was asked."""
+    judge = sys.modules.get("airvlm.tasks.judges.judge")
+    spent: dict[str, int] = judge.SPENT.to_json() if judge else {}
+    return spent if any(spent.values()) else {}
 
 
 def _figures(scores: Scores) -> dict[str, Estimate]:
@@ -153,6 +166,8 @@ def _report(
         "counts": scores.totals,
         "notes": list(scores.notes),
     }
+    if spent := _spent():
+        content["judge"] = spent
     if items:
         content["items"] = scores.details
     return content

@@ -104,7 +104,7 @@ class GPT4V(JudgedTask):
         def ask(n: int, first: str, second: str) -> Question[tuple[float, ...]]:
             item = items[asked[n]]
             text = fill(self.template(), question=self.prompt(item), first=first, second=second)
-            return Question(say(text, picture=shown[asked[n]]), read_aspects, max_tokens=512)
+            return Question(say(text, image=shown[asked[n]]), read_aspects, max_tokens=512)
 
         verdicts = dict(zip(asked, pairwise(self.the_judge(), pairs, ask)))
         per_item = []

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from airvlm.tasks.judges.judge import Judge, JudgeRefused, NoJudge, Question, pairwise, prompt_hash, say
+from airvlm.tasks.judges.judge import (
+    SPENT,
+    Judge,
+    JudgeRefused,
+    NoJudge,
+    Question,
+    pairwise,
+    prompt_hash,
+    say,
+)
 from airvlm.tasks.judges.verdicts import VerdictFile
 from tests.fake_judge import FakeJudge, Fault
 
@@ -98,6 +107,46 @@ def test_an_unreadable_verdict_is_asked_again_warmer_and_then_missing(tmp_path: 
     assert verdict.value is None
     assert verdict.raw == "as an AI I cannot"
     assert [request["temperature"] for request in fake.requests] == [0.0, 0.5, 1.0]
+
+
+def test_an_unreadable_verdict_is_kept_and_asked_for_again_another_time(tmp_path: Path) -> None:
+    with FakeJudge(lambda prompt, n: "as an AI I cannot" if n < 3 else "4") as fake:
+        assert ask(judge_at(fake, tmp_path / "v.jsonl")).value is None
+        assert "as an AI" in (tmp_path / "v.jsonl").read_text()
+        assert ask(judge_at(fake, tmp_path / "v.jsonl")).value == 4.0
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"choices": []}', b'{"choices": [{"message": {"content": ""}}]}', b"[]", b"null"]
+)
+def test_half_a_reply_is_asked_for_again_and_never_kept(tmp_path: Path, body: bytes) -> None:
+    with FakeJudge(lambda prompt, n: Fault(200, body=body) if n == 0 else "5") as fake:
+        assert ask(judge_at(fake, tmp_path / "v.jsonl")).value == 5.0
+    assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_a_judge_costs_is_counted(tmp_path: Path) -> None:
+    before = SPENT.to_json()
+    reply = {
+        "choices": [{"message": {"content": "5"}}],
+        "usage": {"prompt_tokens": 11, "completion_tokens": 3},
+    }
+    with FakeJudge(lambda prompt, n: Fault(200, body=json.dumps(reply).encode())) as fake:
+        ask(judge_at(fake, tmp_path / "v.jsonl"))
+        ask(judge_at(fake, tmp_path / "v.jsonl"))
+    spent = {name: count - before[name] for name, count in SPENT.to_json().items()}
+    assert spent == {"requests": 1, "prompt_tokens": 11, "completion_tokens": 3, "from_file": 1}
+    assert json.loads((tmp_path / "v.jsonl").read_text())["prompt_tokens"] == 11
+
+
+def test_a_key_that_the_endpoint_repeats_is_in_no_message_and_in_no_file(tmp_path: Path) -> None:
+    with FakeJudge(lambda prompt, n: Fault(500, body=b"no such key: secret")) as fake:
+        verdict = ask(judge_at(fake, tmp_path / "v.jsonl", attempts=1))
+    assert verdict.value is None and "secret" not in str(verdict)
+    with FakeJudge(lambda prompt, n: Fault(401, body=b"no such key: secret")) as fake:
+        with pytest.raises(JudgeRefused) as refused:
+            ask(judge_at(fake))
+    assert "secret" not in str(refused.value)
 
 
 def test_one_declined_question_is_missing_and_the_others_go_on() -> None:

@@ -1,67 +1,76 @@
-"""The first sheet of an .xlsx file as rows of text, with nothing but the standard library.
+"""The first sheet of an .xlsx file as rows of text, read by openpyxl (extra `xlsx`).
 
-The submission files of MMBench are such files. Knows nothing of benchmarks, formulas or formats: a cell is
-its stored text.
+The submission files of MMBench are such files. Knows nothing of benchmarks, formulas or formats: a cell is its stored
+text. A file that would unpack to far more than it is, or that declares entities, is refused before it is read.
 """
 
 from __future__ import annotations
 
-import re
+import warnings
 import zipfile
+from importlib import import_module
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
+
+from airvlm.tasks.files.reading import Row, unpacked_limit
 
 __all__ = ["read_spreadsheet"]
 
-LARGEST = 1 << 28  # bytes of one part, unpacked
-_MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-
 
 def read_spreadsheet(path: Path) -> list[dict[str, str]]:
-    """Rows under the names in the first row; a cell that is empty is an empty text."""
+    """Rows under the names in the first row, each a `Row` that knows its line; an empty cell is an empty text."""
     try:
-        with zipfile.ZipFile(path) as book:
-            shared = (
-                _texts(_part(book, "xl/sharedStrings.xml"))
-                if "xl/sharedStrings.xml" in book.namelist()
-                else []
-            )
-            sheets = sorted(
-                name for name in book.namelist() if re.fullmatch(r"xl/worksheets/sheet\d+\.xml", name)
-            )
-            rows = _rows(_part(book, sheets[0]), shared)
-    except (zipfile.BadZipFile, ElementTree.ParseError, IndexError, KeyError) as error:
-        raise ValueError(f"{path}: not a readable .xlsx file ({error})") from None
-    if not rows:
+        openpyxl: Any = import_module("openpyxl")
+    except ImportError:
+        raise ImportError("reading .xlsx files needs openpyxl: pip install 'airvlm[xlsx]'") from None
+    _refuse_bombs(Path(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of styles and extensions that openpyxl does not know
+            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+            cells = [
+                [_text(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)
+            ]
+            book.close()
+    except Exception as error:  # a damaged file makes openpyxl raise errors of every kind
+        raise ValueError(
+            f"{path}: not a readable .xlsx file ({type(error).__name__}: {str(error)[:80]})"
+        ) from None
+    if not cells:
         return []
-    names = rows[0]
-    return [{name: row.get(at, "") for at, name in names.items()} for row in rows[1:]]
+    names = cells[0]
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path}, line 1: two columns are named {twice!r}")
+    rows = [(n, row) for n, row in enumerate(cells[1:], 2) if any(row)]
+    return [Row.at({name: cell for name, cell in zip(names, row) if name}, n) for n, row in rows]
 
 
-def _part(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
-    if book.getinfo(name).file_size > LARGEST:
-        raise ValueError(f"{name} in {book.filename} is larger than {LARGEST} bytes")
-    data = book.read(name)
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:  # spreadsheets declare none; a file that does means harm
-        raise ValueError(f"{name} in {book.filename} declares entities, which no spreadsheet needs")
-    return ElementTree.fromstring(data)
+def _refuse_bombs(path: Path) -> None:
+    """Every part's size is in the archive's directory; what a part really holds is checked by its checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+            limit = unpacked_limit(path.stat().st_size)
+            if sum(part.file_size for part in parts) > limit:
+                raise ValueError(f"{path} unpacks to more than {limit >> 20} MB: refused")
+            for part in parts:
+                if part.filename.endswith((".xml", ".rels")):
+                    with archive.open(part) as file:
+                        head = file.read(1 << 16)
+                    if b"<!DOCTYPE" in head or b"<!ENTITY" in head:  # no spreadsheet needs any
+                        raise ValueError(
+                            f"{path}: {part.filename} declares entities, which no spreadsheet needs"
+                        )
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a readable .xlsx file ({error})") from None
+    except Exception as error:
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"{path}: not a readable .xlsx file ({type(error).__name__})") from None
 
 
-def _texts(root: ElementTree.Element) -> list[str]:
-    return ["".join(t.text or "" for t in entry.iter(f"{_MAIN}t")) for entry in root.iter(f"{_MAIN}si")]
-
-
-def _rows(root: ElementTree.Element, shared: list[str]) -> list[dict[str, str]]:
-    """Each row as {column letters: text}."""
-    rows = []
-    for row in root.iter(f"{_MAIN}row"):
-        cells = {}
-        for n, cell in enumerate(row.iter(f"{_MAIN}c")):
-            column = re.sub(r"\d", "", cell.get("r", "")) or str(n)
-            value = cell.find(f"{_MAIN}v")
-            if cell.get("t") == "inlineStr":
-                cells[column] = "".join(t.text or "" for t in cell.iter(f"{_MAIN}t"))
-            elif value is not None and value.text is not None:
-                cells[column] = shared[int(value.text)] if cell.get("t") == "s" else value.text
-        rows.append(cells)
-    return rows
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -14,18 +14,29 @@ import json
 import os
 import random
 import re
+import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from airvlm.tasks.judges.verdicts import VerdictFile
 
-__all__ = ["Judge", "JudgeRefused", "NoJudge", "Question", "Verdict", "pairwise", "prompt_hash", "say"]
+__all__ = [
+    "SPENT",
+    "Judge",
+    "JudgeRefused",
+    "NoJudge",
+    "Question",
+    "Verdict",
+    "pairwise",
+    "prompt_hash",
+    "say",
+]
 
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
@@ -77,11 +88,11 @@ class Question(Generic[T]):
     warming: float = 0.0  # added to the temperature at each new try after an unreadable verdict
 
 
-def say(user: str, system: str | None = None, picture: str | None = None) -> list[dict[str, Any]]:
-    """Chat messages: an optional system line, the user's text, and a picture given as a data URL."""
+def say(user: str, system: str | None = None, image: str | None = None) -> list[dict[str, Any]]:
+    """Chat messages: an optional system line, the user's text, and an image given as a data URL."""
     content: Any = user
-    if picture is not None:
-        content = [{"type": "text", "text": user}, {"type": "image_url", "image_url": {"url": picture}}]
+    if image is not None:
+        content = [{"type": "text", "text": user}, {"type": "image_url", "image_url": {"url": image}}]
     messages = [{"role": "system", "content": system}] if system else []
     return [*messages, {"role": "user", "content": content}]
 
@@ -91,11 +102,26 @@ def prompt_hash(messages: Messages) -> str:
     return hashlib.sha256(json.dumps(list(messages), sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
+@dataclass
+class Spending:
+    """What judges cost in this process: requests that were answered, and the tokens that the endpoint counted."""
 
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        return None
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    from_file: int = 0  # questions whose verdict was on file
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **counts: int) -> None:
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+
+    def to_json(self) -> dict[str, int]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+
+
+SPENT = Spending()
 
 
 @dataclass(frozen=True)
@@ -141,6 +167,7 @@ class Judge:
             temperature = question.temperature + reread * question.warming
             key = self._key(digest, temperature, question.max_tokens, reread)
             known = self.verdicts.get(key) if self.verdicts else None
+            on_file = known is not None
             if known is None:
                 try:
                     known = self._said(
@@ -150,7 +177,12 @@ class Judge:
                     return Verdict(None, raw, self.model, served, digest, str(fault))
             raw, served = known["raw"], known.get("served_by")
             value = question.read(raw)
+            if (
+                not on_file and self.verdicts
+            ):  # what cannot be read is kept too, and asked for again another time
+                self.verdicts.append(known if value is not None else {**known, "key": f"unreadable {key}"})
             if value is not None:
+                SPENT.add(from_file=int(on_file))
                 return Verdict(value, raw, self.model, served, digest)
             error = "the verdict could not be read"
         return Verdict(None, raw, self.model, served, digest, error)
@@ -177,28 +209,25 @@ class Judge:
             "temperature": temperature,
             "max_tokens": question.max_tokens,
         }
-        reply = self._insist(body)
-        try:
-            raw = reply["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError):
-            raise _Passing(f"the judge's reply has no message: {str(reply)[:200]}") from None
-        record |= {
+        reply, raw = self._insist(body)
+        usage = reply.get("usage") if isinstance(reply.get("usage"), dict) else {}
+        tokens = {name: _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")}
+        SPENT.add(requests=1, **tokens)
+        return record | {
             "model": self.model,
             "served_by": reply.get("model"),
             "temperature": temperature,
             "max_tokens": question.max_tokens,
-            "raw": raw if isinstance(raw, str) else "",
+            "raw": raw,
             "time": time.time(),
+            **tokens,
         }
-        if self.verdicts:
-            self.verdicts.append(record)
-        return record
 
-    def _insist(self, body: Mapping[str, Any]) -> Any:
-        """Post until it succeeds; after ``attempts`` the last passing fault is final."""
+    def _insist(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Post until there is a whole reply; after ``attempts`` the last passing fault is final."""
         for attempt in range(self.attempts):
             try:
-                return self._post(body)
+                return _whole(self._post(body))
             except _Passing as fault:
                 if attempt + 1 == self.attempts:
                     raise
@@ -207,27 +236,64 @@ class Judge:
         raise _Passing("attempts must be at least 1")
 
     def _post(self, body: Mapping[str, Any]) -> Any:
-        headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        )
-        request = urllib.request.Request(
-            f"{self.url}/chat/completions", json.dumps(body).encode(), headers, method="POST"
-        )
+        openai = _openai()
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout) as response:
-                return json.loads(response.read(LARGEST_REPLY))
-        except urllib.error.HTTPError as refusal:
-            said = refusal.read(300).decode(errors="replace").strip()
-            message = f"the judge at {self.url} answered {refusal.code}: {said}"
-            if refusal.code in (408, 409, 425, 429) or refusal.code >= 500:
-                raise _Passing(message, _seconds(refusal.headers.get("Retry-After"))) from None
-            if refusal.code in (400, 413, 422):
+            reply = self._client().chat.completions.with_raw_response.create(**body)
+            content = reply.http_response.content
+            if len(content) > LARGEST_REPLY:
+                raise ValueError(f"a reply of {len(content)} bytes")
+            return json.loads(content)
+        except openai.APIStatusError as refusal:
+            code = refusal.status_code
+            message = self._clean(
+                f"the judge at {self.url} answered {code}: {refusal.response.text[:300].strip()}"
+            )
+            if code in (408, 409, 425, 429) or code >= 500:
+                raise _Passing(message, _seconds(refusal.response.headers.get("Retry-After"))) from None
+            if code in (400, 413, 422):
                 raise _Declined(message) from None
             raise JudgeRefused(
                 f"{message}; check AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL and AIRVLM_JUDGE_KEY"
             ) from None
-        except (OSError, ValueError) as fault:  # no connection, a timeout, a broken reply, not JSON
-            raise _Passing(f"no usable reply of the judge at {self.url}: {fault}") from None
+        except (openai.OpenAIError, OSError, ValueError) as fault:  # no connection, a timeout, a broken reply
+            raise _Passing(self._clean(f"no usable reply of the judge at {self.url}: {fault}")) from None
+
+    def _client(self) -> Any:
+        """A client that neither tries again (we count and wait) nor follows a redirect, which would carry the key."""
+        return _client(self.url, self.key or "none", self.timeout)
+
+    def _clean(self, message: str) -> str:
+        """A message without the key, should the endpoint have repeated it."""
+        return message.replace(self.key, "…") if self.key else message
+
+
+def _openai() -> Any:
+    try:
+        return import_module("openai")
+    except ImportError:
+        raise NoJudge("asking a judge needs the openai client: pip install 'airvlm[judge]'") from None
+
+
+@lru_cache(maxsize=4)
+def _client(url: str, key: str, timeout: float) -> Any:
+    openai = _openai()
+    http = openai.DefaultHttpxClient(follow_redirects=False)
+    return openai.OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=0, http_client=http)
+
+
+def _whole(reply: Any) -> tuple[dict[str, Any], str]:
+    """A reply and the words in it; half a reply may be whole when it is asked for again."""
+    try:
+        raw = reply["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise _Passing(f"the judge's reply has no message: {str(reply)[:200]}") from None
+    if not isinstance(raw, str) or not raw.strip():
+        raise _Passing("the judge's reply is empty")
+    return reply, raw
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
 
 
 def _seconds(header: str | None) -> float | None:

@@ -35,7 +35,7 @@ class VerdictFile:
     def append(self, record: Mapping[str, Any]) -> None:
         with self._mutex, self._lines.locked():
             if str(record["key"]) not in self._records:  # another process may have asked the same meanwhile
-                self._lines.append([json.dumps(dict(record), ensure_ascii=False).encode()])
+                self._lines.append([json.dumps(dict(record), ensure_ascii=True).encode()])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._mutex:
