@@ -210,7 +210,8 @@ class Judge:
             "max_tokens": question.max_tokens,
         }
         reply, raw = self._insist(body)
-        usage = reply.get("usage") if isinstance(reply.get("usage"), dict) else {}
+        told = reply.get("usage")
+        usage: dict[str, Any] = told if isinstance(told, dict) else {}
         tokens = {name: _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")}
         SPENT.add(requests=1, **tokens)
         return record | {
