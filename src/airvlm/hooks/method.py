@@ -58,6 +58,7 @@ class Method(metaclass=_Kind):
     needs_pixels: ClassVar[bool] = False  # reads pixels: features encoded beforehand will not do
     renamed: ClassVar[Mapping[str, Renamed]] = {}  # old spelling of a field -> the new one
     kinds: ClassVar[dict[str, type[Method]]] = {}  # every subclass by its name, for from_json
+    off: ClassVar[str | None] = None  # of an instance: why it is configured to do nothing ("its alpha is 0")
     calibrated_on: ClassVar[str | None] = None  # fingerprint of the model that `load` found its fields for
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -74,6 +75,7 @@ class Method(metaclass=_Kind):
         """Every value is of its kind, finite, in range, and has an effect. A subclass that adds checks calls this."""
         check(self)
         check_effect(self)
+        object.__setattr__(self, "off", self._off())
 
     def __getattr__(self, name: str) -> Any:
         """Fields by their old names."""
@@ -90,9 +92,8 @@ class Method(metaclass=_Kind):
         """Which reading of its paper this is, where a method has several: fields may act in some of them only."""
         return ""
 
-    @property
-    def off(self) -> str | None:
-        """Why it is configured to do nothing ("its alpha is 0"), or None: all fields that can turn it off do."""
+    def _off(self) -> str | None:
+        """All fields that can turn it off do."""
         switches = [f for f in dataclasses.fields(self) if "off" in f.metadata]
         idle = without_effect(self, [f.name for f in switches])
         names = [f.name for f in switches if f.name not in idle]

@@ -1,14 +1,8 @@
 """MemVR: look twice (ICML 2025). The image's own tokens are mixed into a feed-forward where the model is unsure.
 
 After each layer of a window the logit lens asks how unsure the next token is; the first unsure layer l makes
-layer l + 1 mix phi(x Z') Z into its feed-forward output, y = (1 - alpha) ffn + alpha |ffn|/|a| a, once a pass.
-
-`faithful=True` computes what the published code does, its flaws included:
-  * |.| is one mean over the whole batch, so that rows and padding influence one another;
-  * one decision a pass from the batch's summed entropy, and without a cache one decision for all positions;
-  * every row is given the last image of the last row;
-  * Qwen and GLM read the lens without the final norm, use SiLU, and scale Z by mean |W_up| / mean |Z|;
-  * layers from 31 on keep a mixing ratio of 0, so that injection into the last layer does nothing.
+layer l + 1 mix a = phi(x Z') Z into its feed-forward output, y = (1 - alpha) ffn + alpha |ffn|/|a| a, once a pass, for
+each batch row by itself. What the published code computes instead (`faithful=True`) is memvr_faithful.py.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import silu
 
 from airvlm.hooks.changes import norm_ratio
@@ -26,7 +20,7 @@ from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Context, Intervention, Step
 from airvlm.hooks.logit_lens import EntropyLens, Trigger
 from airvlm.hooks.method import Method, Renamed
-from airvlm.methods.air.reinforced import Activation, identity, literal_term, term
+from airvlm.methods.air.reinforced import Activation, identity, term
 
 __all__ = ["PRESETS", "MemVR", "Preset", "preset"]
 
@@ -47,7 +41,6 @@ PRESETS = {
     "qwen": Preset((9, 16), 32, 0.28, "silu", False),
     "glm": Preset((9, 16), 40, 0.28, "silu", False),
 }
-DEAD_LAYERS = 31  # the published code sets its ratio in range(31)
 
 
 def preset(family: str) -> Preset:
@@ -65,11 +58,13 @@ class MemVR(Method):
     mechanism: ClassVar[str] = (
         "where a middle layer is unsure, the next one's feed-forward is shown the image again"
     )
-    forwards: ClassVar[str] = "1, and a head for each layer that looks"
+    forwards: ClassVar[str] = "1, and a head for each layer that is read"
 
     # The published window names layers l with first < l < last that read the entropy, and changes the layers l + 1.
     renamed: ClassVar[Mapping[str, Renamed]] = {
-        "window": Renamed("layers", lambda old: _layers(old), lambda new: _window(new))
+        "window": Renamed(
+            "layers", lambda old: _layers(old), lambda new: None if new is None else _window(new)
+        )
     }
 
     alpha: float | None = setting(
@@ -98,6 +93,10 @@ class MemVR(Method):
     faithful: bool = setting(False, "compute what the published code does, flaws included")
 
     def start(self, context: Context) -> Intervention:
+        if self.faithful:
+            from airvlm.methods.memvr_faithful import Published  # knows this file
+
+            return Published(self, context)
         return Retracing(self, context)
 
     def watched(self, family: str, depth: int) -> range:
@@ -133,14 +132,10 @@ class Retracing(Intervention):
 
     def __init__(self, method: MemVR, context: Context) -> None:
         super().__init__(method, context)
-        published = preset(context.anatomy.family)
-        self.alpha = published.alpha if method.alpha is None else method.alpha
-        kind = method.phi or (published.phi if method.faithful else "identity")
-        self.phi: Activation = silu if kind == "silu" else identity
-        normed = published.normed or not method.faithful
-        self.lens = EntropyLens(
-            context.anatomy, Trigger(method.threshold, normed=normed, pooled=method.faithful)
-        )
+        self.published = preset(context.anatomy.family)
+        self.alpha = self.published.alpha if method.alpha is None else method.alpha
+        self.phi: Activation = silu if method.phi == "silu" else identity
+        self.lens = EntropyLens(context.anatomy, Trigger(method.threshold))
         self.watched = method.watched(context.anatomy.family, len(context.anatomy.layers))
         self.layers = [layer + 1 for layer in self.watched]
         self._memory: tuple[Tensor, Tensor] | None = None  # (B, S, d) and its mask (B, S)
@@ -152,8 +147,7 @@ class Retracing(Intervention):
     def embeds(self, step: Step, inputs_embeds: Tensor) -> None:
         self._fires = None
         if step.visual is not None:
-            take = _last_image if self.method.faithful else _images
-            self._memory = take(inputs_embeds, step.visual)
+            self._memory = self.remembered(inputs_embeds, step.visual)
         elif step.fresh:
             self._memory = None
         if self._memory is not None:
@@ -165,28 +159,34 @@ class Retracing(Intervention):
 
     def ffn(self, step: Step, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
         fires, self._fires = self._fires, None
-        if fires is None or self._memory is None or (self.method.faithful and layer >= DEAD_LAYERS):
+        if fires is None or self._memory is None:
             return None
         Z, mask = (t.to(y.device) for t in self._memory)
-        if self.method.faithful:
-            a = literal_term(x, Z * self._scale(layer, Z, mask), self.phi, mask)  # (B, L, d) float32
-            size, length = y.float().abs().mean(), a.abs().mean()
-        else:
-            a = term(x, Z, self.phi, mask).float()
-            size, length = y.float().abs().mean(-1, keepdim=True), a.abs().mean(-1, keepdim=True)
+        a, size, length = self.retraced(layer, x, y, Z, mask)
         mixed = (1 - self.alpha) * y.float() + self.alpha * size / length.clamp_min(1e-30) * a
         acts = fires.to(y.device).unsqueeze(-1) & (length > 0)  # (B, L, 1)
         new = torch.where(acts, mixed.to(y.dtype), y)
         self.changes.add(layer, step.without_padding(norm_ratio(new, y)), step.rows)
         return new
 
-    def _scale(self, layer: int, Z: Tensor, mask: Tensor) -> Tensor:
-        """mean |W_up| / mean |Z|. With phi = identity it cancels, and no weight is read."""
-        if self.phi is identity:
-            return Z.new_ones(())
-        weight = _up_projection(self.context.anatomy.ffns[layer])
-        real = mask.sum() * Z.shape[-1]
-        return (weight.float().abs().mean() / (Z.float().abs().sum() / real)).to(Z)
+    def remembered(self, embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
+        """Every batch row's visual tokens: (B, S, d) and which of them are real (B, S)."""
+        counts = visual.sum(-1)  # (B,)
+        S = int(counts.max())
+        order = (
+            visual.int().sort(dim=-1, descending=True, stable=True).indices[:, :S]
+        )  # visual positions first
+        mask = torch.arange(S, device=visual.device) < counts.unsqueeze(-1)
+        Z = embeds.gather(1, order.to(embeds.device).unsqueeze(-1).expand(-1, -1, embeds.shape[-1]))
+        mask = mask.to(embeds.device)
+        return Z.masked_fill(~mask.unsqueeze(-1), 0.0), mask
+
+    def retraced(
+        self, layer: int, x: Tensor, y: Tensor, Z: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """a (B, L, d) float32, and the mean magnitudes |ffn| and |a| of each token."""
+        a = term(x, Z, self.phi, mask).float()
+        return a, y.float().abs().mean(-1, keepdim=True), a.abs().mean(-1, keepdim=True)
 
     def reason(self, row: int | None) -> str:
         highest = self.lens.highest_of(row)
@@ -194,37 +194,3 @@ class Retracing(Intervention):
 
     def details(self, row: int | None, acted: bool) -> dict[str, Any]:
         return {"extra": {"highest_entropy": self.lens.highest_of(row)}}
-
-
-def _images(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
-    """Every row's visual tokens: (B, S, d) and which of them are real (B, S)."""
-    counts = visual.sum(-1)  # (B,)
-    S = int(counts.max())
-    order = visual.int().sort(dim=-1, descending=True, stable=True).indices[:, :S]  # visual positions first
-    mask = torch.arange(S, device=visual.device) < counts.unsqueeze(-1)
-    Z = embeds.gather(1, order.to(embeds.device).unsqueeze(-1).expand(-1, -1, embeds.shape[-1]))
-    mask = mask.to(embeds.device)
-    return Z.masked_fill(~mask.unsqueeze(-1), 0.0), mask
-
-
-def _last_image(embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
-    """The last run of visual tokens of the last row that has any, for all rows alike."""
-    row = int(visual.any(-1).nonzero()[-1])
-    positions = visual[row].nonzero().flatten()
-    breaks = (positions.diff() != 1).nonzero().flatten()
-    start = int(breaks[-1]) + 1 if len(breaks) else 0
-    Z = embeds[row, positions[start:].to(embeds.device)]  # (S, d)
-    B = embeds.shape[0]
-    return Z.expand(B, -1, -1), torch.ones(B, len(Z), dtype=torch.bool, device=embeds.device)
-
-
-def _up_projection(ffn: nn.Module) -> Tensor:
-    """W_up of a feed-forward, which the published code reads to scale its memory."""
-    for name in ("up_proj", "gate_up_proj", "dense_h_to_4h", "w1"):
-        weight = getattr(getattr(ffn, name, None), "weight", None)
-        if isinstance(weight, Tensor) and weight.is_floating_point() and not weight.is_meta:
-            return weight.chunk(2)[1] if name == "gate_up_proj" else weight
-    raise ValueError(
-        f"{type(ffn).__name__} has no readable up projection, which faithful=True with phi='silu' scales by; "
-        "use phi='identity', where the scale cancels, or faithful=False"
-    )

@@ -10,7 +10,6 @@ results depend on the order of the questions, and nothing at all unless tokens a
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from contextlib import ExitStack
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Context, Intervention, Step, aside
+from airvlm.hooks.intervention import Call, Context, Intervention, Step
 from airvlm.hooks.method import Method
+from airvlm.hooks.second_stream import SecondStream
 from airvlm.methods.noise import noised
 
 __all__ = ["VCD", "contrast"]
@@ -90,51 +90,29 @@ class Contrasting(Intervention):
         super().__init__(method, context)
         self.flips: Tensor | None = None  # (rows,) positions whose likeliest token changed
         self.sampling = True  # or a plain pass
-        self._image_inputs: dict[str, Any] = {}  # of the generate call under way
-        self._noised: dict[str, Any] = {}
-        self._padding: Tensor | None = None  # (rows, prompt) attention mask of the generate call
-        self._total = 0  # tokens of the sequence so far
-        self._cache: Any = None  # of the second stream
-        self._followed: list[Any] = []  # caches of generate whose reordering the second one follows
-        model = context.anatomy.model
-        base: Any = getattr(model, "base_model", model)
-        self._base = base
-        self._names = [n for n in inspect.signature(base.get_image_features).parameters if n != "kwargs"]
+        seed = None if method.faithful else method.seed
+        self.stream = SecondStream(
+            method.name, context.anatomy.model, lambda images: noised(images, method.noise_step, seed)
+        )
 
     def open(self, stack: ExitStack) -> None:
-        stack.callback(self._unfollow)
+        stack.callback(self.stream.end)
 
     def on_call(self, call: Call) -> None:
-        self.flips = self._cache = None
+        self.flips = None
         self.seconds = {"contrast": 0.0}
-        self._unfollow()
         self.sampling = bool(call.option("do_sample", False))
-        for name in ("assistant_model", "prompt_lookup_num_tokens"):
-            if call.option(name) is not None:
-                raise ValueError(
-                    f"vcd cannot act with {name}: tokens are then taken back from a cache that is not its own."
-                )
-        self._image_inputs = self._noised = {}
-        self._take(call.arguments)
-        ids: Any = call.arguments.get("input_ids", call.arguments.get("inputs"))
-        self._padding = call.arguments.get("attention_mask", torch.ones_like(ids))
+        self.stream.start_call(call)
 
     def on_pass(self, step: Step) -> None:
-        self._total = step.length if step.fresh else self._total + step.length
-        # a plain pass brings its own pixels; generate encodes them before the first pass
-        self._take(step.inputs)
-
-    def _take(self, arguments: Any) -> None:
-        given = {n: arguments[n] for n in self._names if arguments.get(n) is not None}
-        if "pixel_values" in given:
-            self._image_inputs, self._noised = given, {}
+        self.stream.start_pass(step)
 
     @torch.no_grad()
     def logits(self, step: Step, logits: Tensor) -> Tensor | None:
         if self.with_image is None or (self.method.faithful and not self.sampling):
             return None
         started = time.perf_counter()
-        other = self._second(step).to(logits)
+        other = self.stream.logits(step).to(logits)
         mixed = contrast(logits, other, self.method.alpha, self.method.beta)
         shows = self.with_image.to(logits.device)
         new = torch.where(shows.repeat_interleave(step.expand)[:, None, None], mixed, logits)
@@ -150,101 +128,3 @@ class Contrasting(Intervention):
     def details(self, row: int | None, acted: bool) -> dict[str, Any]:
         flips = 0 if self.flips is None else int(self.flips.sum() if row is None else self.flips[row])
         return {"extra": {"likeliest_changed": flips}}
-
-    # -- the second stream
-
-    def _second(self, step: Step) -> Tensor:
-        """Logits of the same pass with the noised image."""
-        given = {
-            k: v for k, v in step.inputs.items() if k not in ("mm_encoder_outputs", "labels", *self._names)
-        }
-        given["return_dict"] = True
-        if (
-            given.get("attention_mask") is not None
-            and step.attention_mask is None
-            and self._padding is not None
-        ):
-            given["attention_mask"] = self._mask(step, self._padding)
-        main = given.pop("past_key_values", None)
-        cached = given.get("use_cache") is not False
-        if not step.fresh:
-            if self._cache is None:
-                raise ValueError(
-                    "vcd cannot go on from a cache it has not seen: give the whole conversation again."
-                )
-            return self._pass({**given, "past_key_values": self._cache}).logits
-        if not self._image_inputs:
-            raise ValueError(
-                "vcd noises the image's pixels: give pixel_values, not features encoded beforehand."
-            )
-        if not self._noised:
-            self._noised = noised(
-                self._image_inputs, self.method.noise_step, None if self.method.faithful else self.method.seed
-            )
-        if not cached:
-            # Each copy of the rows in turn, as the images are given once a row.
-            copies = [
-                self._pass({**_every(given, step, j), **self._noised, "use_cache": False}).logits
-                for j in range(step.expand)
-            ]
-            return torch.stack(copies, 1).flatten(0, 1)  # (B, L, V)
-        # In the first pass of a call all copies of a row are alike.
-        out = self._pass({**_every(given, step, 0), **self._noised, "use_cache": True})
-        self._cache = out.past_key_values
-        if step.expand > 1:
-            self._cache.batch_repeat_interleave(step.expand)
-        if main is not None:
-            self._follow(main)
-        return out.logits.repeat_interleave(step.expand, 0)
-
-    def _mask(self, step: Step, padding: Tensor) -> Tensor:
-        """Padding as (B, tokens so far). For a static cache generate has made masks of the cache's length."""
-        mask = padding.repeat_interleave(step.expand, 0)
-        return torch.nn.functional.pad(mask, (0, self._total - mask.shape[-1]), value=1)
-
-    def _pass(self, arguments: dict[str, Any]) -> Any:
-        # Qwen and GLM keep the positions of the image on the module; both streams have the same, and the first
-        # one's stays in place whatever the second does.
-        kept = vars(self._base).get("rope_deltas")
-        try:
-            with aside():
-                return self.context.anatomy.model(**arguments)
-        finally:
-            if "rope_deltas" in vars(self._base):
-                self._base.rope_deltas = kept
-
-    def _follow(self, main: Any) -> None:
-        """Beam search reorders its cache; reorder ours with it."""
-        reorder = getattr(type(main), "reorder_cache", None)
-        if reorder is None or "reorder_cache" in vars(main):
-            return
-
-        def both(beam_idx: Tensor) -> None:
-            reorder(main, beam_idx)
-            if self._cache is not None:
-                self._cache.reorder_cache(beam_idx)
-
-        main.reorder_cache = both
-        self._followed.append(main)
-
-    def _unfollow(self) -> None:
-        for main in self._followed:
-            vars(main).pop("reorder_cache", None)
-        self._followed.clear()
-        self._cache = None
-
-
-def _every(arguments: dict[str, Any], step: Step, j: int) -> dict[str, Any]:
-    """Copy j of every row: tensors whose rows are the batch's."""
-    if step.expand == 1:
-        return arguments
-    B = step.rows * step.expand
-
-    def rows(name: str, value: Any) -> Any:
-        if name == "position_ids" and value is not None and value.dim() == 3:  # (3 or 4, B, L): several axes
-            return value[:, j :: step.expand]
-        if isinstance(value, Tensor) and value.dim() and value.shape[0] == B:
-            return value[j :: step.expand]
-        return value
-
-    return {name: rows(name, value) for name, value in arguments.items()}

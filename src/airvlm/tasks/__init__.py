@@ -24,7 +24,7 @@ class TaskEntry:
     """Where a task lives and the field values its name stands for."""
 
     target: str  # "module:Class", relative to this package
-    about: str  # one line for `airvlm tasks`
+    about: str  # one line for `airvlm score --list`
     fixed: Mapping[str, Any] = field(default_factory=dict)
     package: str = "airvlm"  # the distribution that brings it; a target of another one is absolute
 
