@@ -98,7 +98,7 @@ def _decode(file: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
             # We have a limit of our own, checked before decoding.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                return _to_rgb(image, name, max_pixels)
+                return _to_rgb(image, name, max_pixels, own=True)
     except BadImage:
         raise
     except Image.DecompressionBombError as error:
@@ -107,7 +107,8 @@ def _decode(file: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
         raise BadImage(f"{name} is not a readable image: {error}") from error
 
 
-def _to_rgb(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
+def _to_rgb(image: Image.Image, name: str, max_pixels: int, *, own: bool = False) -> Image.Image:
+    """own: nobody else holds the image, so that it need not be copied."""
     W, H = image.size
     if W < 1 or H < 1:
         raise BadImage(f"{name} is empty ({W} x {H} pixels)")
@@ -116,17 +117,20 @@ def _to_rgb(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
             f"{name} is too large: {W} x {H} pixels, at most {max_pixels} are read; scale it down first"
         )
     try:
-        image = ImageOps.exif_transpose(image)
+        if own:
+            ImageOps.exif_transpose(image, in_place=True)
+        else:
+            image = ImageOps.exif_transpose(image)  # a copy, turned or not
         if image.mode.startswith(("I", "F")):  # 16-bit, 32-bit and float grey: convert("RGB") would clip them
             image = _from_array(np.asarray(image, dtype=np.float32) / _full_scale(image))
         if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
             image = image.convert("RGBA")
             ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
             image = Image.alpha_composite(ground, image)
-        rgb = image.convert("RGB")
+        rgb = image if image.mode == "RGB" and type(image) is Image.Image else image.convert("RGB")
     except READABLE as error:
         raise BadImage(f"{name} is damaged: {error}") from error
-    return rgb.copy() if rgb is image else rgb
+    return rgb
 
 
 def _full_scale(image: Image.Image) -> float:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from airvlm.hooks.row_images import AnyImage
 from airvlm.images.cache import cache_of, serial, weights_state
+from airvlm.images.shrink import reduced, usable_side
 from airvlm.models.anatomy import Anatomy
 
 __all__ = ["Box", "CropTokens", "Cropping", "Layout", "crop_boxes", "crops", "encode_crops"]
@@ -150,14 +151,17 @@ def encode_crops(
 
 def _encode(anatomy: Anatomy, processor: Any, images: list[AnyImage], cropping: Cropping) -> list[CropTokens]:
     layouts = [crop_boxes(_size(image), cropping.patches, cropping.layout, cropping.seed) for image in images]
+    side = usable_side(processor)
     cut: list[Any] = []
     for image, boxes in zip(images, layouts, strict=True):
         if isinstance(image, Tensor):
             cut += _tensor_crops(image, boxes)
         else:
-            view, scaled = (
-                (image, boxes) if not cropping.shrunk else _shrunk(anatomy, processor, image, boxes)
-            )
+            if cropping.shrunk:
+                view, scaled = _shrunk(anatomy, processor, image, boxes)
+            else:
+                view, inside = reduced(image, boxes, side)
+                scaled = [Box(*box) for box in inside]
             cut += crops(view, scaled)
     tokens: list[Tensor] = []  # (N, d) a crop
     for start in range(0, len(cut), CHUNK):
