@@ -18,7 +18,7 @@ from airvlm.hooks.generation import BlockRefused, Blocks, prepared, token_ids
 from airvlm.hooks.intervention import Call, Context
 from airvlm.hooks.passes import Passes
 from airvlm.hooks.row_images import RowImages
-from airvlm.models.anatomy import Anatomy
+from airvlm.models.anatomy import Anatomy, every_module
 from airvlm.report import Report
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def forget_graphs(given: nn.Module, model: nn.Module, *, decodes: bool, stack: E
     Of the model as the caller holds it (`given`) and as transformers calls it (`model`). decodes: decode steps matter
     too, which generate compiles by itself. Resetting is process-wide in torch.
     """
-    if any(_is_compiled(module) for module in given.modules()):
+    if any(_is_compiled(module) for module in every_module(given)):
         torch.compiler.reset()
         stack.callback(torch.compiler.reset)  # graphs traced with the hooks must not outlive them
     elif decodes and "_compiled_call" in model.__dict__:
@@ -162,7 +162,7 @@ def forget_graphs(given: nn.Module, model: nn.Module, *, decodes: bool, stack: E
 
 def _is_compiled(module: nn.Module) -> bool:
     """Whether the module runs a graph that may have been traced before."""
-    if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+    if getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules:
         return True
     forward = module.__dict__.get("forward")  # forward = torch.compile(forward)
     return hasattr(forward, "_torchdynamo_orig_callable")

@@ -20,6 +20,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from airvlm.models.anatomy import every_module
+
 __all__ = ["ImageCache", "Kind", "cache_of", "content_key", "nbytes", "serial", "weights_state"]
 
 Kind = Literal["pixels", "features", "crops", "evidence"]
@@ -102,20 +104,16 @@ def serial(thing: Any) -> int:
 
 def weights_state(model: nn.Module) -> Hashable:
     """Changes when the weights do: in place (training), by conversion, or by switching or merging an adapter."""
-    versions, kinds = 0, set()
-    for parameter in model.parameters():
-        versions += parameter._version
-        kinds.add((parameter.dtype, parameter.device))
-    adapters = tuple(
-        (
-            str(module.active_adapters),
-            bool(module.disable_adapters),
-            str(getattr(module, "merged_adapters", "")),
-        )
-        for module in model.modules()
-        if hasattr(module, "disable_adapters") and not callable(module.disable_adapters)  # PEFT's own layers
-    )
-    return versions, frozenset(kinds), hash(adapters)
+    versions, kinds, adapters = 0, set(), []
+    for module in every_module(model):
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                versions += parameter._version
+                kinds.add((parameter.dtype, parameter.device))
+        if isinstance(getattr(type(module), "disable_adapters", None), property):  # PEFT's own layers
+            own: Any = module
+            adapters.append((str(own.active_adapters), own.disable_adapters, str(own.merged_adapters)))
+    return versions, frozenset(kinds), hash(tuple(adapters))
 
 
 def nbytes(value: Any) -> int:

@@ -5,7 +5,7 @@ so that no family needs code of its own. This file knows nothing of methods or h
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from airvlm.models.families import FAMILIES, REFUSED, Family, Layout
 
-__all__ = ["FAMILIES", "Anatomy", "Family", "UnknownAnatomy"]
+__all__ = ["FAMILIES", "Anatomy", "Family", "UnknownAnatomy", "every_module"]
 
 Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
 Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
@@ -117,6 +117,15 @@ class Anatomy:
             plain_pixels=family.plain_pixels,
             layout=family.layout,
         )
+
+
+def every_module(model: nn.Module) -> Iterator[nn.Module]:
+    """The model and all modules in it: `model.modules()` without its book-keeping, for what is done in every call."""
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        yield module
+        waiting += [part for part in module._modules.values() if part is not None]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
