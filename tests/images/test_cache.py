@@ -12,7 +12,7 @@ from PIL import Image
 from airvlm.images import load
 from airvlm.images.cache import ImageCache, cache_of, content_key, nbytes, serial, weights_state
 from airvlm.methods import AIR, Composed
-from airvlm.methods.air import sight
+from airvlm.methods.air import evidence
 from airvlm.vlm import VLM
 from tests import tiny_models
 from tests.checkpoints import save_llava
@@ -95,8 +95,8 @@ def test_a_second_question_encodes_and_transports_nothing(
     vlm.encoder.forget()
     vlm.ask(tiny_models.picture(1), QUESTION, method=method, max_new_tokens=6)
     before = dict(vlm.encoder.cache.computed)
-    monkeypatch.setattr(sight, "gather", None)
-    monkeypatch.setattr(sight, "look", None)
+    monkeypatch.setattr(evidence, "gather", None)
+    monkeypatch.setattr(evidence, "encode_crops", None)
     monkeypatch.setattr(vlm.model.base_model, "get_image_features", None)
     again = vlm.ask(tiny_models.picture(1), "what ?", method=method, max_new_tokens=6)
     assert vlm.encoder.cache.computed == before
