@@ -21,6 +21,7 @@ from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE, StoreError
 from airvlm.tasks import TASKS as REGISTRY
 from airvlm.tasks import load_task
+from airvlm.tasks.base import Item
 
 TASKS = ["fake-captions", "fake-questions"]
 METHODS = {"better": FakeMethod("better", 0.7)}
@@ -201,6 +202,28 @@ def test_a_task_of_ones_own_is_answered_and_scored_to_the_end(tmp_path):
         Run.load(tmp_path)
     with pytest.raises(TypeError, match="is no task"):
         run(tmp_path, tasks=[7])
+
+
+def test_answers_to_another_split_whose_items_are_counted_alike_are_not_mixed_in(tmp_path):
+    class Alike(FakeCaptions):
+        def items(self, limit=None, split="test"):
+            return [Item(str(i), f"{split} {i}".encode(), "Describe.") for i in range(12)][:limit]
+
+    def texts(folder: str, split: str) -> list[str]:
+        asked = [Asked.of("alike", Alike(), split=split)]
+        return run(tmp_path / folder, tasks=asked, curve=False).tasks["alike"].texts("better")
+
+    expected = {split: texts(split, split) for split in ("test", "calibration")}
+    assert expected["test"] != expected["calibration"]
+    for split in ("test", "calibration", "test"):
+        assert texts("both", split) == expected[split]
+
+
+def test_an_image_that_is_no_longer_there_keeps_its_answer(tmp_path):
+    made = run(tmp_path, tasks=["fake-captions"], curve=False).tasks["fake-captions"]
+    moved = [replace(item, image=f"elsewhere/{item.id}.png") for item in made.items]
+    found = Run.load(tmp_path, asked=[replace(made.asked, items=moved)]).tasks["fake-captions"]
+    assert found.texts("better") == made.texts("better")
 
 
 def test_a_baseline_that_never_acts_is_a_note_and_a_method_under_test_a_problem(tmp_path):

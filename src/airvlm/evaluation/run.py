@@ -18,7 +18,7 @@ from pathlib import Path
 
 from airvlm.evaluation.manifest import MANIFEST, read
 from airvlm.evaluation.null_results import stands_beside
-from airvlm.evaluation.plan import Asked
+from airvlm.evaluation.plan import Asked, image_digest
 from airvlm.evaluation.statistics import Draws, Estimate, Sample, changed
 from airvlm.evaluation.store import Json, Record, Store, StoreError, digest
 from airvlm.evaluation.trade_off import AtEqual, TradeOff, against_curve, trade_off_of
@@ -52,14 +52,28 @@ class TaskRun:
         store: Store,
         fingerprint: str,
     ) -> TaskRun:
-        """What a store holds of a task; where versions differ, the latest answer counts."""
-        answers = {
-            (digest(record.question.method), record.question.item): record
-            for record in store
-            if record.question.task == asked.name
-            and record.question.generation == asked.generation
-            and record.question.fingerprint == fingerprint
-        }
+        """What a store holds of a task; where versions differ, the latest answer counts.
+
+        Splits may count their items alike, so an answer must be about the item's own image; only where that image is
+        no longer there to compare does the id alone tell.
+        """
+        images = {item.id: image_digest(item.image) for item in asked.items}
+        gone = {item.id for item in asked.items if _gone(item)}
+        answers: dict[tuple[str, str], Record] = {}
+        for record in store:
+            question = record.question
+            if (
+                question.task != asked.name
+                or question.generation != asked.generation
+                or question.fingerprint != fingerprint
+            ):
+                continue
+            key, own = (digest(question.method), question.item), images.get(question.item)
+            held = answers.get(key)
+            if question.picture == own or (
+                question.item in gone and (held is None or held.question.picture != own)
+            ):
+                answers[key] = record
         return cls(asked, methods, curve, answers)
 
     @property
@@ -255,6 +269,12 @@ class Run:
             if name in tasks
         }
         return Run(self.folder, self.model, kept, parts, self.commands, self.sweeps)
+
+
+def _gone(item: Item) -> bool:
+    return (
+        isinstance(item.image, str | Path) and "://" not in str(item.image) and not Path(item.image).is_file()
+    )
 
 
 def _finite(value: float) -> float | None:
