@@ -167,7 +167,7 @@ def test_two_ranks_share_the_documents_and_count_together(tasks, vlm, tmp_path):
         ("asked", "method=nonsense", "nonsense"),
         ("asked", "method=air,wieght=2", "wieght"),
         ("asked", "method='air:keep=0'", "acted on none of 12 answers"),
-        ("broken", "method=air", "not a readable"),
+        ("broken", "method=air", "is empty"),
     ],
 )
 def test_what_goes_wrong_ends_the_evaluation_and_is_no_empty_answer(tasks, task, arguments, message):
