@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes import FakeCaptions, FakeQuestions
 
+from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.runner import answer, work
 from airvlm.evaluation.store import Store
+from airvlm.images.cache import cache_of
 from airvlm.methods import AIR, Shorter
 from airvlm.tasks.base import Item
 from airvlm.vlm import VLM
@@ -51,6 +54,21 @@ def test_batches_give_the_answers_of_one_at_a_time(vlm, method, tmp_path):
     assert one == many and len(one) == 7
     alone = [vlm.ask(i.image, i.question, method=method, max_new_tokens=6).text for i in asked().items]
     assert [one[str(i)][0] for i in range(7)] == alone
+
+
+def test_crops_are_encoded_once_for_all_methods_and_answers_stay_the_same(vlm, tmp_path):
+    methods = {"one": AIR_HERE, "two": replace(AIR_HERE, strength=1.0), "three": replace(AIR_HERE, keep=1)}
+    cache = cache_of(vlm.anatomy.model)
+    cache.clear()
+    before = cache.computed["crops"]
+    run = evaluate(vlm, [asked()], methods, tmp_path / "all", batch_size=2, curve=False, progress=False)
+    assert cache.computed["crops"] - before == len({i.image.tobytes() for i in asked().items})
+    for label, method in methods.items():
+        cache.clear()
+        alone = evaluate(
+            vlm, [asked()], {label: method}, tmp_path / label, batch_size=2, curve=False, progress=False
+        )
+        assert alone.tasks["seen"].texts(label) == run.tasks["seen"].texts(label)
 
 
 def test_a_record_says_what_the_method_did_and_who_answered(vlm):
