@@ -310,7 +310,9 @@ class VLM:
         ends = torch.isin(ids, torch.tensor(self.end_ids, dtype=ids.dtype, device=ids.device)).nonzero()
         tokens = int(ends[0]) if len(ends) else len(ids)
         decode = self.processor.tokenizer.decode
-        text, stopped = cut_text(decode(ids[:tokens], skip_special_tokens=True), stops)
+        text, stopped = decode(ids[:tokens], skip_special_tokens=True), False
+        if stops:
+            text, stopped = cut_text(text, stops)
         if stopped:  # rows that go on are followed by padding here: count to where the stop string is whole
             tokens = next(
                 n

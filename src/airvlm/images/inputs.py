@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from airvlm.images.cache import cache_of, serial
-from airvlm.images.features import VisionFeatures
+from airvlm.images.encoded import KeptPixels, VisionFeatures
 from airvlm.images.load import BadImage, ImageSource, LoadedImage, read_image
-from airvlm.images.pixels import KeptPixels
 from airvlm.images.prompts import Question, begins_with_bos, image_token, prompt_text
 from airvlm.models.anatomy import Anatomy
 
