@@ -1,7 +1,7 @@
 """`python -m tools.walk`: the files and functions of airvlm that one answer passes, in order, with counts.
 
-One `VLM.ask` under `AIR()` on the smallest embedded model, watched by sys.setprofile in every thread. Comprehensions and
-lambdas count as the function around them. Knows nothing of what the functions do.
+One `VLM.ask` under `AIR()` on the smallest embedded model, watched by sys.setprofile in every thread. Comprehensions
+and lambdas count as the function around them. Knows nothing of what the functions do.
 
     python -m tools.walk                 the files, each with its functions in the order of their first call
     python -m tools.walk --calls         every change of file, in order
