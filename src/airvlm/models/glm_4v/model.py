@@ -1,9 +1,9 @@
 """GLM-4V-9B in the shape of transformers' own vision-language models.
 
 Reads the official config.json (model_type "chatglm" with a `vision_config`). The decoder is transformers' GLM; what
-differs is here: the norm multiplies by its weight before it casts back, and all rows of a picture share one position.
+differs is here: the norm multiplies by its weight before it casts back, and all rows of an image share one position.
 
-The official prompt holds three ids a picture, which the original replaces by 1602 rows in the middle of its forward.
+The official prompt holds three ids an image, which the original replaces by 1602 rows in the middle of its forward.
 Here the ids are as many as the rows: begin-of-image, one `image_token_id` for each of the 1600 rows, end-of-image.
 Knows nothing of files, weight names, tokenizers or prompts.
 """
@@ -78,7 +78,7 @@ class Glm4VConfig(OfficialConfig):
     eoi_token_id: int = 151340
     pad_token_id: int | None = 151329
     eos_token_id: int | list[int] | None = None
-    image_token_id: int | None = None  # of a picture's rows; None: the first free id
+    image_token_id: int | None = None  # of an image's rows; None: the first free id
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
     use_cache: bool = True
@@ -127,7 +127,7 @@ class Glm4VConfig(OfficialConfig):
 
     @property
     def image_rows(self) -> int:
-        """Rows a picture becomes, without the two around it."""
+        """Rows an image becomes, without the two around it."""
         return int(self.vision_config.rows)
 
 
@@ -154,7 +154,7 @@ class Glm4VTextModel(GlmModel):
         if x is None:
             x = inputs["inputs_embeds"] = self.embed_tokens(input_ids)  # (B, L, hidden)
         if inputs.get("attention_mask") is None and inputs.get("past_key_values") is None:
-            # Without a mask transformers would take the repeated positions of a picture for packed sequences.
+            # Without a mask transformers would take the repeated positions of an image for packed sequences.
             inputs["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
         output: BaseModelOutputWithPast = super().forward(**inputs)
         if output.past_key_values is not None and inputs.get("position_ids") is not None:
@@ -163,7 +163,7 @@ class Glm4VTextModel(GlmModel):
 
 
 def picture_positions(is_picture: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Positions (B, L) where all rows of a picture share one: begin p, rows p + 1, end p + 2, text goes on at p + 3."""
+    """Positions (B, L) where all rows of an image share one: begin p, rows p + 1, end p + 2, text goes on at p + 3."""
     real = torch.ones_like(is_picture) if attention_mask is None else attention_mask.bool()
     follows = torch.zeros_like(is_picture)
     follows[:, 1:] = is_picture[:, 1:] & is_picture[:, :-1]
@@ -171,7 +171,7 @@ def picture_positions(is_picture: Tensor, attention_mask: Tensor | None) -> Tens
 
 
 class Glm4VModel(PictureModel):
-    """A picture's rows and the two learned ones around them replace the embeddings of their ids."""
+    """An image's rows and the two learned ones around them replace the embeddings of their ids."""
 
     config_class = Glm4VConfig
     _no_split_modules = ["GlmDecoderLayer", "VisionBlock", "Adapter"]
@@ -195,7 +195,7 @@ class Glm4VModel(PictureModel):
                 f"{pictures} pictures give {len(rows)} rows. Build prompts with the processor."
             )
         inputs_embeds = inputs_embeds.masked_scatter(is_picture.to(device)[..., None], rows)
-        # The ids around a picture take the tower's learned rows; standing alone they are ordinary tokens.
+        # The ids around an image take the tower's learned rows; standing alone they are ordinary tokens.
         none = torch.zeros_like(is_picture[:, :1])
         before = torch.cat([is_picture[:, 1:], none], dim=1) & (input_ids == config.boi_token_id)
         after = torch.cat([none, is_picture[:, :-1]], dim=1) & (input_ids == config.eoi_token_id)
@@ -231,10 +231,10 @@ class Glm4VForConditionalGeneration(PictureForConditionalGeneration):
     def _prepare_position_ids_for_generation(
         self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]
     ) -> Tensor:
-        """Picture positions for a prompt; later tokens go on from the last one, as `generate` does by itself."""
+        """Image positions for a prompt; later tokens go on from the last one, as `generate` does by itself."""
         ids = model_kwargs.get("input_ids")
         ids = inputs_tensor if ids is None or ids.shape[1] == 0 else ids
-        if ids.is_floating_point():  # embeddings, which say nothing of pictures
+        if ids.is_floating_point():  # embeddings, which say nothing of images
             positions: Tensor = super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
             return positions
         return picture_positions(ids == self.config.image_token_id, model_kwargs.get("attention_mask"))

@@ -27,7 +27,7 @@ SPECIALS = (
     EOI,
     "<|begin_of_video|>",
     "<|end_of_video|>",
-    IMAGE,  # ours: one for each row of a picture, on the first free id
+    IMAGE,  # ours: one for each row of an image, on the first free id
 )
 STOPS = (END, "<|user|>", "<|observation|>")
 PATTERN = (
@@ -35,7 +35,7 @@ PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-# A message: role, metadata and a newline, the picture if it has one, the text. No token ends a turn, and no newline
+# A message: role, metadata and a newline, the image if it has one, the text. No token ends a turn, and no newline
 # follows the last role: the model writes it itself.
 CHAT_TEMPLATE = (
     r"""

@@ -39,7 +39,7 @@ class Glm4VVisionConfig(PreTrainedConfig):
     intermediate_size: int = 15360
     hidden_act: str = "gelu"  # the exact, erf form
     layer_norm_eps: float = 1e-6
-    scaling_factor: float = 8.0  # all rows, also the two around the picture, are divided by it
+    scaling_factor: float = 8.0  # all rows, also the two around the image, are divided by it
     dropout_prob: float = 0.0
     output_size: int = 4096  # the decoder's hidden size
     output_inner_size: int = 13696  # the decoder's feed-forward width, which the adapter shares
@@ -47,7 +47,7 @@ class Glm4VVisionConfig(PreTrainedConfig):
 
     @property
     def rows(self) -> int:
-        """Rows a picture becomes, without the two around it."""
+        """Rows an image becomes, without the two around it."""
         return int(self.image_size // self.patch_size // 2) ** 2
 
 

@@ -1,4 +1,4 @@
-"""What a decoder that reads pictures needs to look like one of transformers' own: tower, base model, one with a head.
+"""What a decoder that reads images needs to look like one of transformers' own: tower, base model, one with a head.
 
 A model says how its tower's output becomes rows, where the rows go and which positions they have; the rest is here.
 Knows nothing of any one model.
@@ -67,17 +67,17 @@ class PictureModel(PicturePreTrainedModel):
 
     @can_return_tuple
     def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
-        """Pixels (N, 3, H, W) -> `pooler_output`: the rows (n, hidden) of each picture."""
+        """Pixels (N, 3, H, W) -> `pooler_output`: the rows (n, hidden) of each image."""
         output = self.visual(pixel_values)
         output.pooler_output = list(self.picture_rows(output.pooler_output))
         return output
 
     def picture_rows(self, features: Tensor) -> Tensor:
-        """The tower's features (N, n, hidden) -> those that are the picture itself."""
+        """The tower's features (N, n, hidden) -> those that are the image itself."""
         return features
 
     def with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, rows: Tensor, pictures: int) -> Tensor:
-        """Embeddings (B, L, hidden) with the rows of all pictures, in reading order, written over them."""
+        """Embeddings (B, L, hidden) with the rows of all images, in reading order, written over them."""
         raise NotImplementedError
 
     def positions(
@@ -112,7 +112,7 @@ class PictureModel(PicturePreTrainedModel):
             if input_ids is None:
                 raise ValueError("Pictures need input_ids, which say where they go; inputs_embeds do not.")
             features = list(image.pooler_output)
-            rows = torch.cat(features).to(inputs_embeds)  # (rows of all pictures, hidden)
+            rows = torch.cat(features).to(inputs_embeds)  # (rows of all images, hidden)
             inputs_embeds = self.with_pictures(input_ids, inputs_embeds, rows, len(features))
         if position_ids is None:
             position_ids = self.positions(input_ids, inputs_embeds, attention_mask, past_key_values)

@@ -1,6 +1,6 @@
-"""Pictures and prompts -> the inputs of Qwen-VL and GLM-4V, by transformers' conventions and with Pillow alone.
+"""Images and prompts -> the inputs of Qwen-VL and GLM-4V, by transformers' conventions and with Pillow alone.
 
-Asks a configuration how large a picture is and how many rows it becomes; knows nothing else of the models.
+Asks a configuration how large an image is and how many rows it becomes; knows nothing else of the models.
 """
 
 # ruff: noqa: RUF012 - these are the class attributes that transformers reads
@@ -65,11 +65,11 @@ class SquarePictureProcessor(BaseImageProcessor):
 
     def preprocess(self, images: Any, return_tensors: str | None = "pt", **kwargs: Any) -> BatchFeature:
         pixels = [self.pixels(picture) for row in by_row(images) for picture in row]
-        # A stack, whatever tensor type was asked for: all pictures have one size.
+        # A stack, whatever tensor type was asked for: all images have one size.
         return BatchFeature({"pixel_values": torch.stack(pixels)}, tensor_type=return_tensors or "pt")
 
     def pixels(self, picture: Any) -> torch.Tensor:
-        """One picture -> (3, size, size)."""
+        """One image -> (3, size, size)."""
         if not isinstance(picture, Image.Image):
             picture = Image.fromarray(np.asarray(picture))
         # Alpha is dropped, not composited, as in the originals.
@@ -80,7 +80,7 @@ class SquarePictureProcessor(BaseImageProcessor):
 
 
 def by_row(images: Any) -> list[list[Any]]:
-    """One picture, a list of pictures, or a list of them for each row -> pictures of each row."""
+    """One image, a list of images, or a list of them for each row -> images of each row."""
     if images is None:
         return []
     if not isinstance(images, list | tuple):
@@ -93,20 +93,20 @@ class _Kwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]  # a Typ
 
 
 class _SquarePictures(ProcessorMixin):
-    """What both processors share: as many placeholders as pictures, and as many ids a placeholder as rows."""
+    """What both processors share: as many placeholders as images, and as many ids a placeholder as rows."""
 
     valid_processor_kwargs = _Kwargs
     config_class: ClassVar[type[PreTrainedConfig]]
     official_tokenizer: ClassVar[type[OfficialTokenizer]]
     image_token: str
-    placeholder: str  # how a picture's place is written in a prompt, for messages
+    placeholder: str  # how an image's place is written in a prompt, for messages
 
     def __init__(
         self,
         image_processor: Any = None,
         tokenizer: Any = None,
         chat_template: str | None = None,
-        image_rows: int = 256,  # rows a picture becomes
+        image_rows: int = 256,  # rows an image becomes
         **kwargs: Any,
     ) -> None:
         self.image_rows = image_rows
@@ -131,7 +131,7 @@ class _SquarePictures(ProcessorMixin):
         return self.image_token * self.image_rows
 
     def canonical(self, text: str) -> str:
-        """The prompt with exactly one `image_token` for each picture."""
+        """The prompt with exactly one `image_token` for each image."""
         raise NotImplementedError
 
     def prepare_inputs_layout(
@@ -160,7 +160,7 @@ class _SquarePictures(ProcessorMixin):
 
 
 class QwenVLProcessor(_SquarePictures):
-    """Prompts hold <img></img> for each picture; a path between the two is not read, the given picture counts."""
+    """Prompts hold <img></img> for each image; a path between the two is not read, the given image counts."""
 
     config_class = QwenVLConfig
     official_tokenizer = qwen_tokenizer.QWenTokenizer

@@ -82,7 +82,7 @@ def original(
 
 
 def without_pictures(ids: Sequence[int], config: PreTrainedConfig) -> list[int]:
-    """A prompt's ids without what stands for a picture: the two codes write it differently."""
+    """A prompt's ids without what stands for an image: the two codes write it differently."""
     if config.model_type == "qwen":
         begin, end = config.image_start_id, config.image_start_id + 1
     else:

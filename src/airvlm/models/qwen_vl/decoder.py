@@ -8,7 +8,7 @@ What is Qwen2's own: embedding, blocks, norms, feed-forward, masks, caches. What
 * rotation is done in fp32 and cast back.
 
 Both rules go by each row's own positions, so a left-padded row equals the row alone (the original counts the padding).
-Neither rule acts in training mode, as in the original. Knows nothing of pictures.
+Neither rule acts in training mode, as in the original. Knows nothing of images.
 """
 
 from __future__ import annotations

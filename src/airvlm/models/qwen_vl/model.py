@@ -1,6 +1,6 @@
 """Qwen-VL and Qwen-VL-Chat in the shape of transformers' own vision-language models.
 
-Reads the official config.json (flat, model_type "qwen", with a `visual` section) and puts the picture's rows between
+Reads the official config.json (flat, model_type "qwen", with a `visual` section) and puts the image's rows between
 <img> and </img>. Knows nothing of files, weight names, tokenizers or prompts.
 """
 

@@ -32,7 +32,7 @@ IMAGE_ROWS = 256  # ids between <img> and </img> in the released model
 DEFAULT_SYSTEM = "You are a helpful assistant."
 
 # Special strings of the form <|...|> typed by anyone stay ordinary text. The nine tags are markup of the conversation,
-# as in the original; only in a text part beside picture parts are the picture tags ordinary too.
+# as in the original; only in a text part beside image parts are the image tags ordinary too.
 CHAT_TEMPLATE = (
     r"""
 {%- macro plain(text) -%}{{ text | replace('<|', '<\ufdd1|') }}{%- endmacro -%}
@@ -72,7 +72,7 @@ CHAT_TEMPLATE = (
 class QWenTokenizer(OfficialTokenizer):
     """A fast tokenizer under the name that the official tokenizer_config.json asks for.
 
-    `image_rows` says how many ids a picture's span has, where that is not 256.
+    `image_rows` says how many ids an image's span has, where that is not 256.
     """
 
     vocab_files_names = {"vocab_file": "qwen.tiktoken", "tokenizer_file": "tokenizer.json"}
@@ -118,7 +118,7 @@ class QWenTokenizer(OfficialTokenizer):
             used, kept = used + cost, kept - 2
         return system + past[kept:] + [query]
 
-    # -- pictures' spans
+    # -- images' spans
 
     def _encode_plus(self, text: Any, *args: Any, **kwargs: Any) -> BatchEncoding:
         texts = [text] if isinstance(text, str) else list(text)

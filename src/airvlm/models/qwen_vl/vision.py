@@ -31,7 +31,7 @@ class QwenVLVisionConfig(PreTrainedConfig):
     base_config_key = "vision_config"
     attribute_map = {"hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads"}
 
-    image_size: int = 448  # pixels a side; the picture is squeezed to a square
+    image_size: int = 448  # pixels a side; the image is squeezed to a square
     patch_size: int = 14
     width: int = 1664
     layers: int = 48
@@ -39,7 +39,7 @@ class QwenVLVisionConfig(PreTrainedConfig):
     mlp_ratio: float = 4.9231
     output_dim: int = 4096  # equals the decoder's hidden size
     image_start_id: int = 151857  # <img>; </img> and <imgpad> follow
-    n_queries: int = 256  # rows a picture becomes; a square number. Absent from the released file
+    n_queries: int = 256  # rows an image becomes; a square number. Absent from the released file
     initializer_range: float = 0.02
 
 
@@ -142,7 +142,7 @@ class QwenVLVisual(PictureTower):
     def __init__(self, config: QwenVLVisionConfig) -> None:
         super().__init__(config)
         self.conv1 = nn.Conv2d(3, config.width, config.patch_size, config.patch_size, bias=False)
-        # A table of the 224-pixel pre-training, whatever the picture's size now: 16 x 16.
+        # A table of the 224-pixel pre-training, whatever the image's size now: 16 x 16.
         self.positional_embedding = nn.Parameter(torch.empty(256, config.width))
         self.ln_pre = nn.LayerNorm(config.width, eps=NORM_EPS)
         self.resblocks = nn.ModuleList([VisualBlock(config) for _ in range(config.layers)])
