@@ -109,7 +109,7 @@ def test_items_come_from_the_query_files(folder: Path) -> None:
     )
     query = '[{"id": 3, "image": "AMBER_1.jpg", "query": "Is there a sun in this image?"}]'
     (folder / "query_discriminative.json").write_text(query)
-    with pytest.raises(TaskDataMissing, match=r"no picture AMBER_1\.jpg"):
+    with pytest.raises(TaskDataMissing, match=r"no image AMBER_1\.jpg"):
         Amber(folder).items()
     (folder / "image").mkdir()
     (folder / "image" / "AMBER_1.jpg").write_bytes(b"")

@@ -334,7 +334,7 @@ def test_gpt4v_without_the_other_answers_scores_nothing_and_says_how(tmp_path: P
         write_lines(tmp_path / "a.jsonl", [{"id": "p0", "text": "a"}])
         task.rescore(tmp_path / "a.jsonl")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TaskDataMissing, match="no pictures"):
+    with pytest.raises(TaskDataMissing, match="no images"):
         GPT4V(tmp_path / "empty").items()
 
 

@@ -112,7 +112,7 @@ def _item() -> Item:
 def test_the_nine_files_and_their_pictures_come_from_the_users_folder(tmp_path: Path) -> None:
     for setting in SETTINGS:
         _write(tmp_path / f"coco_pope_{setting}.json", TRUTH)
-    with pytest.raises(TaskDataMissing, match=r"no picture a\.jpg"):
+    with pytest.raises(TaskDataMissing, match=r"no image a\.jpg"):
         Pope(tmp_path).items()
     (tmp_path / "val2014").mkdir()
     (tmp_path / "val2014" / "a.jpg").write_bytes(b"")

@@ -50,7 +50,7 @@ def _pope(dataset: str, setting: str) -> TaskEntry:
 
 _OWN: dict[str, TaskEntry] = {
     "chair": TaskEntry(
-        "chair:Chair", "CHAIR on 500 COCO pictures: objects in descriptions that are not there"
+        "chair:Chair", "CHAIR on 500 COCO images: objects in descriptions that are not there"
     ),
     "bleu": TaskEntry("bleu:Bleu", "BLEU-1..4 of descriptions against reference captions"),
     "pope": TaskEntry("pope:Pope", "POPE: is there a ... in the image? (COCO, A-OKVQA, GQA)"),
@@ -60,7 +60,7 @@ _OWN: dict[str, TaskEntry] = {
         for setting in ("random", "popular", "adversarial")
     },
     "pope-annotated": TaskEntry(
-        "pope:Pope", "POPE with questions made from your own annotated pictures", {"dataset": "annotated"}
+        "pope:Pope", "POPE with questions made from your own annotated images", {"dataset": "annotated"}
     ),
     "amber": TaskEntry("amber:Amber", "AMBER, descriptions: CHAIR, Cover, Hal, Cog"),
     "amber-yesno": TaskEntry(
@@ -87,7 +87,7 @@ _OWN: dict[str, TaskEntry] = {
     },
     **{
         f"tiny-{kind}": TaskEntry(
-            "tiny:TinyYesNo", f"yes/no questions on {kind}, two a picture", {"subtask": kind}
+            "tiny:TinyYesNo", f"yes/no questions on {kind}, two an image", {"subtask": kind}
         )
         for kind in ("existence", "count", "position", "colour")
     },

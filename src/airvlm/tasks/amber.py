@@ -1,4 +1,4 @@
-"""AMBER: descriptions checked against all objects annotated in a picture, and yes/no questions (Wang et al., 2023).
+"""AMBER: descriptions checked against all objects annotated in an image, and yes/no questions (Wang et al., 2023).
 
 Knows nothing about models. The words, their relations and the annotations are AMBER's own files, from the user's
 folder. The official script also compares words by spaCy's vectors; on real descriptions that changes no figure, and
@@ -132,7 +132,7 @@ def _read_files(folder: Path, changed: int) -> AmberFiles:
 
 
 class _Objects:
-    """Annotated objects of one picture and the words that name each; a word names the first that it fits."""
+    """Annotated objects of one image and the words that name each; a word names the first that it fits."""
 
     def __init__(self, objects: Sequence[str], related: Mapping[str, Sequence[str]]) -> None:
         self.total, self.covered = len(objects), set[int]()
@@ -248,8 +248,8 @@ def amber_file(folder: Path, name: str) -> Path:
 
 
 def amber_picture(folder: Path, name: str) -> Path:
-    """A picture of AMBER's."""
+    """An image of AMBER's."""
     for place in (folder / "image", folder / "images", folder):
         if (place / name).exists():
             return place / name
-    raise TaskDataMissing(f"amber: no picture {name} in {folder} or its image/ folder")
+    raise TaskDataMissing(f"amber: no image {name} in {folder} or its image/ folder")

@@ -4,7 +4,7 @@ Knows nothing about models, methods, generation or where answers are stored.
 
 Every metric of every task is a *formula over summed counts*: each item contributes a small dict of numbers,
 the dicts are added up, and the formula turns the sums into a value. A ratio of sums (CHAIR_I), an F1, a corpus
-BLEU and a plain accuracy all have this shape, so one paired bootstrap over items or pictures recomputes any of
+BLEU and a plain accuracy all have this shape, so one paired bootstrap over items or images recomputes any of
 them exactly:
 
     scores = task.score(items, answers)
@@ -51,17 +51,17 @@ class TaskDataMissing(FileNotFoundError):
 
 @dataclass(frozen=True)
 class Item:
-    """One question about one picture."""
+    """One question about one image."""
 
     id: str
-    image: Any  # a path, a picture, a list of them, or None for text-only questions
+    image: Any  # a path, an image, a list of them, or None for text-only questions
     question: str  # as the benchmark has it; Task.prompt adds the instructions
     truth: Any = None  # whatever the task's score compares with
-    meta: dict[str, Any] = field(default_factory=dict)  # category, picture id, options, ...
+    meta: dict[str, Any] = field(default_factory=dict)  # category, image id, options, ...
 
     @property
     def picture(self) -> str:
-        """The unit of resampling: items about one picture are drawn together."""
+        """The unit of resampling: items about one image are drawn together."""
         return str(self.meta.get("picture", self.id))
 
 
@@ -203,7 +203,7 @@ class Task:
     Four methods make a task: `items`, `prompt`, `parse`, `score`; `rescore` is the same for a file of answers.
     """
 
-    data: Path | None = None  # the user's folder with the benchmark's files and pictures
+    data: Path | None = None  # the user's folder with the benchmark's files and images
 
     name: ClassVar[str] = ""
     kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "yesno"

@@ -1,9 +1,9 @@
-"""CHAIR: how many of the objects that a description names are not in the picture (Rohrbach et al., 2018).
+"""CHAIR: how many of the objects that a description names are not in the image (Rohrbach et al., 2018).
 
 Knows nothing about models. CHAIR_S is the share of descriptions with an object that is not there, CHAIR_I the share
-of such mentions among all, recall the share of the picture's objects that are named, length the mean number of
+of such mentions among all, recall the share of the image's objects that are named, length the mean number of
 tokens. What published figures leave unsaid is a field here, and part of every record: which base forms were used,
-whether a last unfinished sentence counts, and which pictures.
+whether a last unfinished sentence counts, and which images.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def complete_sentences(text: str) -> str:
 
 
 def seeded_images(images: Collection[str], seed: int, split: str, count: int = IMAGES) -> list[str]:
-    """Our list of pictures: in the order of a hash of seed and id, so that it is the same everywhere, for ever."""
+    """Our list of images: in the order of a hash of seed and id, so that it is the same everywhere, for ever."""
     order = sorted(images, key=lambda image: hashlib.sha256(f"{seed}:{image}".encode()).hexdigest())
     splits = {"test": 0, "validation": 1, "calibration": 2}
     if split not in splits:
@@ -142,10 +142,10 @@ class Chair(Task):
         for place in (folder / "val2014", folder / "images" / "val2014", folder / "images", folder):
             if (place / file_name).exists():
                 return place / file_name
-        raise TaskDataMissing(f"chair: no picture {file_name} in {folder} or its val2014/ or images/")
+        raise TaskDataMissing(f"chair: no image {file_name} in {folder} or its val2014/ or images/")
 
     def settings(self) -> dict[str, Any]:
-        """The fields, and the list of pictures itself: without it nobody can repeat the figure."""
+        """The fields, and the list of images itself: without it nobody can repeat the figure."""
         own = super().settings()
         own["tagger"] = how_tagged(self.tagger) if "wordnet" in (self.words, self.truth_words) else None
         if self.objects is not None:
@@ -165,7 +165,7 @@ class Chair(Task):
         return complete_sentences(text) if self.drop_incomplete else text
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        """Each item's truth is the collection of categories in its picture, or None where nothing is known."""
+        """Each item's truth is the collection of categories in its image, or None where nothing is known."""
         metrics = dict(CHAIR_METRICS)
         notes: tuple[str, ...] = ()
         if any(item.truth is None for item in items):
@@ -214,7 +214,7 @@ class Chair(Task):
 
 @lru_cache(maxsize=4)
 def _images(folder: Path) -> dict[str, str]:
-    """Image id -> file name of all pictures of val2014."""
+    """Image id -> file name of all images of val2014."""
     file = next((f for f in annotation_files(folder, "instances") if "val2014" in f.name), None)
     if file is None:
         raise TaskDataMissing(f"chair: no instances_val2014.json in {folder} or its annotations/")

@@ -1,4 +1,4 @@
-"""Accuracy and detailedness of two methods' descriptions, by a judge that sees the picture (VCD's way).
+"""Accuracy and detailedness of two methods' descriptions, by a judge that sees the image (VCD's way).
 
 A judge's scale drifts, so only the difference between two answers in one verdict means anything: each pair
 is judged in both orders and averaged. Knows nothing of what the two methods are: the other one's answers
@@ -34,7 +34,7 @@ ASPECTS = ("accuracy", "detailedness")
 
 @dataclass(frozen=True)
 class GPT4V(JudgedTask):
-    """Descriptions of a folder's pictures, or answers to its questions.jsonl, beside another method's."""
+    """Descriptions of a folder's images, or answers to its questions.jsonl, beside another method's."""
 
     against: Path | None = None  # the other method's answers: ids and texts, e.g. vanilla's store
     method: str = ""  # of a run's answers: the method to compare with plain decoding, if it has several
@@ -44,7 +44,7 @@ class GPT4V(JudgedTask):
     name: ClassVar[str] = "gpt4v"
     max_new_tokens: ClassVar[int] = 512
     source: ClassVar[str] = (
-        "VCD (Leng et al.), prompt as in OPERA; any folder of pictures, VCD: LLaVA-Bench in the wild"
+        "VCD (Leng et al.), prompt as in OPERA; any folder of images, VCD: LLaVA-Bench in the wild"
     )
     judge_prompt: ClassVar[str] = (
         "You see a picture, and what two AI assistants answered when they were asked:\n{question}\n\n"
@@ -62,7 +62,7 @@ class GPT4V(JudgedTask):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         folder = self.folder(
-            "pictures to describe, or questions.jsonl (question_id, image, text) with images/"
+            "images to describe, or questions.jsonl (question_id, image, text) with images/"
         )
         questions = folder / "questions.jsonl"
         if questions.is_file():
@@ -79,7 +79,7 @@ class GPT4V(JudgedTask):
         paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
         if not paths:
             raise TaskDataMissing(
-                f"gpt4v: no pictures ({', '.join(PICTURES)}) and no questions.jsonl in {folder}"
+                f"gpt4v: no images ({', '.join(PICTURES)}) and no questions.jsonl in {folder}"
             )
         drawn = sorted(random.Random(self.seed).sample(paths, min(self.pictures, len(paths))))
         return [Item(path.stem, path, DESCRIBE) for path in drawn[:limit]]

@@ -30,7 +30,7 @@ WRONG, RIGHT, UNCLEAR = 0, 1, 2
 FILE = "HallusionBench.json"
 WHERE = "github.com/tianyi-lab/HallusionBench"
 KEYS = ("category", "subcategory", "visual_input", "set_id", "figure_id", "question_id")
-IMAGE_FREE = ("VS", "0")  # category and figure of the questions asked without a picture
+IMAGE_FREE = ("VS", "0")  # category and figure of the questions asked without an image
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Graded:
 
 @dataclass(frozen=True)
 class HallusionBench(JudgedTask):
-    """All 1129 questions, 178 of them without a picture; `pictures_only` leaves those out, as other harnesses do."""
+    """All 1129 questions, 178 of them without an image; `pictures_only` leaves those out, as other harnesses do."""
 
     grading: Literal["judge", "string"] = "judge"
     pictures_only: bool = False  # 951 questions: lmms-eval and VLMEvalKit
@@ -226,7 +226,7 @@ def _image_free(item: Item) -> bool:
 
 
 def _right(item: Item, grade: Graded) -> bool:
-    """Not knowing is the right answer to a question about a picture that was not shown."""
+    """Not knowing is the right answer to a question about an image that was not shown."""
     return grade.verdict == RIGHT or (grade.verdict == UNCLEAR and _image_free(item))
 
 

@@ -1,6 +1,6 @@
-"""LLaVA-Bench, in the wild (60 questions, 24 pictures) and on COCO (90 questions, 30 pictures).
+"""LLaVA-Bench, in the wild (60 questions, 24 images) and on COCO (90 questions, 30 images).
 
-A judge reads a description of the picture, the question, GPT-4's reference answer and the model's answer,
+A judge reads a description of the image, the question, GPT-4's reference answer and the model's answer,
 and scores both answers 1 to 10; a category's figure is 100 · mean(model) / mean(reference). Officially the
 reference always comes first; here both orders are judged and averaged, and the official order is a variant.
 A review that cannot be read is missing, never −1.
@@ -41,7 +41,7 @@ Score = Annotated[float, Field(ge=-1, le=10, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class LLaVABench(JudgedTask):
-    """LLaVA-Bench from its official files: questions, GPT-4's answers, descriptions of the pictures, the pictures."""
+    """LLaVA-Bench from its official files: questions, GPT-4's answers, descriptions of the images, the images."""
 
     which: Literal["wild", "coco"] = "wild"
     order: Literal["both", "official"] = (

@@ -1,7 +1,7 @@
 """MMBench: multiple choice, asked once for every rotation of the options; a question counts if every
 rotation is right.
 
-Data is the official table (.tsv) with pictures in base64. Knows nothing of models; without a judge, an
+Data is the official table (.tsv) with images in base64. Knows nothing of models; without a judge, an
 answer that means no option is wrong and counted as unparsed.
 """
 
@@ -295,7 +295,7 @@ def _rotated(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _picture(row: Mapping[str, str], pictures: Mapping[str, str], folder: Path) -> Path:
-    """The row's picture as a file, written once; rotated rows name the row that holds it."""
+    """The row's image as a file, written once; rotated rows name the row that holds it."""
     index, content = row["index"], row.get("image", "")
     if len(content) < 64:
         index = content or str(int(index) % CIRCLE)
@@ -309,12 +309,12 @@ def _picture(row: Mapping[str, str], pictures: Mapping[str, str], folder: Path) 
         data = b""
     if not data:
         raise TaskDataMissing(
-            f"mmbench: row {row['index']} has no picture; is this the table with the `image` column?"
+            f"mmbench: row {row['index']} has no image; is this the table with the `image` column?"
         )
     folder.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}.part")
     scratch.write_bytes(data)
-    scratch.replace(path)  # at once, so that a second process never reads half a picture
+    scratch.replace(path)  # at once, so that a second process never reads half an image
     return path
 
 

@@ -1,6 +1,6 @@
-"""MME: 14 subtasks of yes/no questions, two about each picture; a subtask scores acc + acc+, 200 at most.
+"""MME: 14 subtasks of yes/no questions, two about each image; a subtask scores acc + acc+, 200 at most.
 
-Two questions belong together by picture; the official results files say so only by the order of their
+Two questions belong together by image; the official results files say so only by the order of their
 lines. Knows nothing of models; the parser is the official one, down to the four characters it looks at.
 """
 
@@ -85,7 +85,7 @@ class Points:
 
 @dataclass(frozen=True)
 class MME(Task):
-    """MME from the release's folders: SUBTASK/*.txt beside pictures, or images/ and questions_answers_YN/."""
+    """MME from the release's folders: SUBTASK/*.txt beside images, or images/ and questions_answers_YN/."""
 
     parser: Literal["official", "lmms"] = "official"  # lmms: strips, drops full stops, accepts y and n
     instruction: Literal["official", "llava"] = "official"  # llava: LLaVA's last line for MME's
@@ -107,7 +107,7 @@ class MME(Task):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         need = (
-            f"MME's release: a folder a subtask ({', '.join(self.subtasks)}) with pictures and .txt questions"
+            f"MME's release: a folder a subtask ({', '.join(self.subtasks)}) with images and .txt questions"
         )
         folder, items = self.folder(need), []
         for subtask in self.subtasks:
@@ -165,7 +165,7 @@ class MME(Task):
             per_item.append(counts if said is not None else {**counts, UNPARSED: 1.0})
         for group in about.values():
             if any(answers[i] is None for i in group):
-                continue  # acc+ of a picture with a missing answer is unknown
+                continue  # acc+ of an image with a missing answer is unknown
             s, both = items[group[0]].meta["subtask"], float(all(parsed[i] == items[i].truth for i in group))
             per_item[group[0]] |= {f"{s}:pictures": 1.0, f"{s}:both": both, "pictures": 1.0, "both": both}
         return Scores(
@@ -262,5 +262,5 @@ def _picture_of(text: Path, folder: Path) -> Path:
             if (place / (text.stem + suffix)).is_file():
                 return place / (text.stem + suffix)
     raise TaskDataMissing(
-        f"mme: no picture for {text}; expected {text.stem}.jpg or .png in {folder} or {folder / 'images'}"
+        f"mme: no image for {text}; expected {text.stem}.jpg or .png in {folder} or {folder / 'images'}"
     )

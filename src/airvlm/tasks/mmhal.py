@@ -30,7 +30,7 @@ WHERE = "huggingface.co/datasets/Shengcao1006/MMHal-Bench"
 
 @dataclass(frozen=True)
 class MMHal(JudgedTask):
-    """MMHal-Bench from the official answer template and the pictures its records name (in images/)."""
+    """MMHal-Bench from the official answer template and the images its records name (in images/)."""
 
     name: ClassVar[str] = "mmhal"
     max_new_tokens: ClassVar[int] = 512

@@ -63,10 +63,10 @@ def read_list(verdict: str) -> list[str] | None:
 
 @dataclass(frozen=True)
 class ObjectHalBench(JudgedTask):
-    """Object HalBench, on the official file of requests or on 300 pictures of our own list."""
+    """Object HalBench, on the official file of requests or on 300 images of our own list."""
 
     extractor: Literal["words", "judge"] = "words"
-    seed: int = 0  # of the list of pictures, without the official file
+    seed: int = 0  # of the list of images, without the official file
 
     name: ClassVar[str] = "object-halbench"
     kind = "caption"
@@ -83,7 +83,7 @@ class ObjectHalBench(JudgedTask):
     )
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(f"COCO's annotations/, and {FILE} or val2014/ (pictures)")
+        folder = self.folder(f"COCO's annotations/, and {FILE} or val2014/ (images)")
         if not (folder / FILE).exists():
             listed = Chair(folder, truth_words="exact", seed=self.seed).items(IMAGES, split)[:limit]
             return [
@@ -102,7 +102,7 @@ class ObjectHalBench(JudgedTask):
         return named_objects(text) if len(text.split()) > SHORT else []
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        """Each item's truth is the collection of categories in its picture."""
+        """Each item's truth is the collection of categories in its image."""
         named: list[list[Mention] | None] = [
             None if text is None else self.parse(item, text)
             for item, text in zip(items, answers, strict=True)

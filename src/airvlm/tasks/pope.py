@@ -1,7 +1,7 @@
 """POPE: "Is there a ... in the image?" about objects that are there and objects that are not (Li et al., 2023).
 
 Knows nothing about models. Takes the nine official files (COCO, A-OKVQA, GQA; random, popular, adversarial) from the
-user's folder, or makes questions of the three kinds from any annotated set of pictures (pope_builder.py).
+user's folder, or makes questions of the three kinds from any annotated set of images (pope_builder.py).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Pope(Task):
     kind = "yesno"
     max_new_tokens: ClassVar[int] = 16
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {"parser": name} for name in PARSERS}
-    source: ClassVar[str] = "POPE's files, e.g. coco_pope_random.json, and the pictures, in --data FOLDER"
+    source: ClassVar[str] = "POPE's files, e.g. coco_pope_random.json, and the images, in --data FOLDER"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         need = (
@@ -93,7 +93,7 @@ class Pope(Task):
             if self.dataset == "annotated" or self.objects is not None
             else "coco_pope_random.json, .."
         )
-        folder = self.folder(f"{need} and the pictures")
+        folder = self.folder(f"{need} and the images")
         kind = "annotated" if self.objects is not None else self.dataset
         datasets = DATASETS if kind == "all" else (kind,)
         settings = SETTINGS if self.setting == "all" else (self.setting,)
@@ -258,6 +258,4 @@ def _with_picture(item: Item, folder: Path) -> Item:
     for place in ("", "val2014", "images", "images/val2014", "gqa", "gqa/images", "images/gqa"):
         if (path := folder / place / str(item.image)).exists():
             return Item(item.id, path, item.question, item.truth, item.meta)
-    raise TaskDataMissing(
-        f"pope: no picture {item.image} in {folder} or its val2014/, images/ or gqa/ folder"
-    )
+    raise TaskDataMissing(f"pope: no image {item.image} in {folder} or its val2014/, images/ or gqa/ folder")

@@ -1,6 +1,6 @@
-"""POPE's questions from any annotated pictures: objects that are there, and three ways to choose absent ones.
+"""POPE's questions from any annotated images: objects that are there, and three ways to choose absent ones.
 
-Knows nothing about answers or models. The objects come from `objects.json` ({picture file: [names], most prominent
+Knows nothing about answers or models. The objects come from `objects.json` ({image file: [names], most prominent
 first}), or from COCO's instances, where an object's prominence is the area it covers.
 """
 
@@ -69,10 +69,10 @@ def pope_question(name: str) -> str:
 def build_questions(
     objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = PER_IMAGE, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Questions about pictures with known objects: image id -> names, most prominent first.
+    """Questions about images with known objects: image id -> names, most prominent first.
 
-    For each picture the first `per_picture` objects are asked for, and as many absent ones: drawn at random, the most
-    frequent of the set, or those seen most often together with what is in the picture. Pictures with fewer objects
+    For each image the first `per_picture` objects are asked for, and as many absent ones: drawn at random, the most
+    frequent of the set, or those seen most often together with what is in the image. Images with fewer objects
     are left out. The records have the official files' keys.
     """
     frequency = Counter(name for names in objects.values() for name in set(names))

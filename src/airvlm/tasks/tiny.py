@@ -1,7 +1,7 @@
 """The built-in tasks, on the embedded model's own world: no data, no network.
 
 Knows the bundled scenes and their truth, nothing about the model. `tiny-chair` is CHAIR, `tiny-pope` is POPE, and
-`tiny-existence`, `-count`, `-position` and `-colour` ask two questions a picture, one answered by yes and one by no,
+`tiny-existence`, `-count`, `-position` and `-colour` ask two questions an image, one answered by yes and one by no,
 in the manner of MME's hallucination subset.
 """
 
@@ -120,7 +120,7 @@ class TinyPope(Pope):
 
 @dataclass(frozen=True)
 class TinyYesNo(Task):
-    """Two questions a picture on existence, number, place or the background's colour."""
+    """Two questions an image on existence, number, place or the background's colour."""
 
     subtask: Subtask = "existence"
     parser: str = "strict"
@@ -148,13 +148,13 @@ class TinyYesNo(Task):
         return read_yes_no(text, item.truth, self.parser)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        """Accuracy, and accuracy+: pictures with both questions right; MME's score is their sum."""
+        """Accuracy, and accuracy+: images with both questions right; MME's score is their sum."""
         scores = yes_no_scores(items, answers, self.parser)
         right: dict[str, list[bool]] = {}
         for item, detail in zip(items, scores.details, strict=True):
             right.setdefault(item.picture, []).append(bool(detail.get("correct")))
         per_item = [dict(counts) for counts in scores.per_item]
-        for i, item in enumerate(items):  # a picture counts once, with its first question
+        for i, item in enumerate(items):  # an image counts once, with its first question
             if item.meta["first"] and "missing" not in per_item[i]:
                 per_item[i] |= {"pictures": 1.0, "both": float(all(right[item.picture]))}
         extra = {"accuracy+": Metric(Ratio("both", "pictures")), "score": Metric(_score)}

@@ -1,4 +1,4 @@
-"""V* Bench: small things in large pictures, 115 questions on attributes and 76 on positions, with options.
+"""V* Bench: small things in large images, 115 questions on attributes and 76 on positions, with options.
 
 Two protocols, never to be mixed in one table: *likelihood* (official) picks the option whose words the
 model finds likeliest after the question; *letter* asks for a letter. Knows nothing of how likelihoods are
@@ -43,7 +43,7 @@ WHERE = "huggingface.co/datasets/craigwu/vstar_bench"
 
 @dataclass(frozen=True)
 class VStar(Task):
-    """V* Bench from the official folder: direct_attributes/ and relative_position/, each a picture and a .json."""
+    """V* Bench from the official folder: direct_attributes/ and relative_position/, each an image and a .json."""
 
     ask: Literal["likelihood", "letter"] = "likelihood"
     seed: int = 0  # letter: the order of the options (in the files the first is always right)
@@ -61,7 +61,7 @@ class VStar(Task):
         object.__setattr__(self, "protocol", "likelihood" if self.ask == "likelihood" else "text")
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(f"V* Bench ({' and '.join(PARTS)}: pictures with .json files) from {WHERE}")
+        folder = self.folder(f"V* Bench ({' and '.join(PARTS)}: images with .json files) from {WHERE}")
         items = []
         for part in PARTS:
             files = sorted((folder / part).glob("*.json"))
@@ -171,4 +171,4 @@ def _picture_of(file: Path) -> Path:
     for suffix in PICTURES:
         if file.with_suffix(suffix).is_file():
             return file.with_suffix(suffix)
-    raise TaskDataMissing(f"vstar: no picture beside {file}; expected {file.stem}.jpg or .png")
+    raise TaskDataMissing(f"vstar: no image beside {file}; expected {file.stem}.jpg or .png")

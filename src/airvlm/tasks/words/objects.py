@@ -1,6 +1,6 @@
 """Objects in a text: the 80 COCO categories, the words that count for each, and how a description is searched.
 
-Knows nothing about pictures, ground truth or metrics. Which words a form like "buses" or "seated" becomes first is
+Knows nothing about images, ground truth or metrics. Which words a form like "buses" or "seated" becomes first is
 the business of `singular.py`; it is where published CHAIR figures part ways.
 """
 

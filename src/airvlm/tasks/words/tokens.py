@@ -1,7 +1,7 @@
 """Text into tokens in the manner of the Penn Treebank, as CHAIR's and AMBER's official scripts see it.
 
 Knows nothing about objects, lemmas or metrics. The official scripts call NLTK's `word_tokenize`, which needs a
-downloaded model to find the ends of sentences; these rules give the same tokens on descriptions of pictures.
+downloaded model to find the ends of sentences; these rules give the same tokens on descriptions of images.
 """
 
 from __future__ import annotations
