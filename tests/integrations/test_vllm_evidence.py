@@ -41,11 +41,11 @@ AIRS = [
 
 def test_the_tokens_are_those_of_the_decoders_input(vlm):
     images = [load_picture(scene.path) for scene in scenes("test")[:2]]
-    images[1] = images[1].crop((0, 0, 300, 180))
+    images[1] = images[1].crop((0, 0, 300, 180)).resize((2400, 1440))  # large: cropped from a reduced copy
     for image in images:
         [z] = _encoded(vlm, [image])
         for air in AIRS:
-            [new] = reinforced([z], [_encoded(vlm, cut(image, air))], [image.size], [air])
+            [new] = reinforced([z], [_encoded(vlm, cut(image, air, vlm.processor))], [image.size], [air])
             assert new is not None
             assert not torch.equal(new, z)
             torch.testing.assert_close(new, _embeddings(vlm, image, air), atol=1e-5, rtol=1e-4)
@@ -54,7 +54,7 @@ def test_the_tokens_are_those_of_the_decoders_input(vlm):
 def test_images_of_unlike_methods_together_equal_each_alone(vlm):
     images = [load_picture(scene.path) for scene in scenes("test")[:5]]
     Z = _encoded(vlm, images)
-    crops = [_encoded(vlm, cut(image, air)) for image, air in zip(images, AIRS)]
+    crops = [_encoded(vlm, cut(image, air, vlm.processor)) for image, air in zip(images, AIRS)]
     sizes = [image.size for image in images]
     together = reinforced(Z, crops, sizes, AIRS)
     for i, new in enumerate(together):
@@ -66,5 +66,5 @@ def test_without_a_crop_that_is_kept_nothing_changes(vlm):
     image = load_picture(scenes("test")[0].path)
     [z] = _encoded(vlm, [image])
     for air in (AIR(patches=0), AIR(keep=0)):
-        crops = _encoded(vlm, cut(image, air)) if air.patches else []
+        crops = _encoded(vlm, cut(image, air, vlm.processor)) if air.patches else []
         assert reinforced([z], [crops], [image.size], [air]) == [None]

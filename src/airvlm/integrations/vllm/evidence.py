@@ -6,22 +6,26 @@ The one place of this plug-in that knows AIR's parts. Knows nothing of vLLM.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from airvlm import AIR
-from airvlm.methods.air.crops import CropTokens, crop_boxes, crops
+from airvlm.images.shrink import reduced, usable_side
+from airvlm.methods.air.crops import Box, CropTokens, crop_boxes, crops
 from airvlm.methods.air.evidence import gather
 from airvlm.methods.air.transported import project
 
 __all__ = ["cut", "reinforced"]
 
 
-def cut(image: Image.Image, air: AIR) -> list[Image.Image]:
-    """The crops of an image, at its own resolution."""
-    return crops(image, crop_boxes(image.size, air.patches, air.layout, air.seed))
+def cut(image: Image.Image, air: AIR, processor: Any) -> list[Image.Image]:
+    """The crops of an image: of the original, or of a copy that still has all that the processor can use."""
+    boxes = crop_boxes(image.size, air.patches, air.layout, air.seed)
+    view, inside = reduced(image, boxes, usable_side(processor))
+    return crops(view, [Box(*box) for box in inside])
 
 
 @torch.no_grad()

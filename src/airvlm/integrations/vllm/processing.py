@@ -67,24 +67,23 @@ class AirProcessor:
         for image in images:
             picture = _image(image)
             # one call for each image: pixels that depended on its neighbours could not be cached
-            fields = self._crop_fields(cut(picture, air), hf_kwargs)
+            fields = self._crop_fields(picture, air, hf_kwargs)
             fields |= {"method": to_tensor(air), "size": torch.tensor(picture.size)}
             for name, value in fields.items():
                 own.setdefault(PREFIX + name, []).append(value)
         outputs.update(own)
         return outputs
 
-    def _crop_fields(self, crops: list[Image.Image], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _crop_fields(self, image: Image.Image, air: AIR, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        whole = self.info.get_hf_processor(**{k: v for k, v in kwargs.items() if k != KEY})
+        crops = cut(image, air, whole)
         if not crops:
             return {}
-        processor = self.info.get_hf_processor(
-            **{k: v for k, v in kwargs.items() if k != KEY}
-        ).image_processor
         family = FAMILIES[self.info.get_hf_config().model_type]
         options = dict(family.one_view)
         if self.info.ctx.get_mm_config().mm_device_do_normalize:
             options |= {"do_normalize": False, "do_rescale": False}  # the model itself does both
-        inputs = dict(processor(images=crops, return_tensors="pt", **options))
+        inputs = dict(whole.image_processor(images=crops, return_tensors="pt", **options))
         dtype = self.info.ctx.model_config.dtype
         return {
             name: value.to(dtype) if value.is_floating_point() else value
