@@ -1,6 +1,6 @@
 """AIR inside vLLM against plain vLLM, in one run: requests answered a second, the encoding of the crops included.
 
-`python -m benchmarks.vllm [FOLDER] [--requests 64] [--rounds 3] [--wall]`, where vLLM is installed; without a folder the
+`python -m benchmarks.vllm [FOLDER] [--requests 64] [--rounds 3] [--wall]`, where vLLM is installed; without one the
 embedded model is taken, with heads that vLLM's CPU build knows. Three engines in turn: vLLM's own model, AIR's variant
 with AIR off in every request, and with AIR on. Two loads: each image asked about once, and each asked about eight times
 (where an image's reinforced tokens are kept, so that its crops are encoded once). On a CPU the seconds are processor
