@@ -88,7 +88,10 @@ def test_fewer_answers_than_items_are_told_first_and_end_with_code_3(tmp_path: P
         "unreadable": report["unparsed"],
     }  # fmt: skip
     shown = call(["score", "pope", str(answers), "--truth", str(truth), "--partial"])
-    assert shown.code == 0 and "n = 30 of 120 items, 90 without an answer" in shown.out.splitlines()[0]
+    assert (
+        shown.code == 0
+        and "n = 30 of 120 items, 90 without an answer or a verdict" in shown.out.splitlines()[0]
+    )
     assert "expected 120 · given 30 · matched 30 · missing 90" in shown.out
 
 

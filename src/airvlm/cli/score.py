@@ -102,8 +102,9 @@ def score(
         emit(_report(task, chosen, variant, scores, figures, items))
     else:
         _print(task, chosen, scores, figures, items)
-    if not coverage.complete:
-        warn(f"a score on {coverage.matched} of {coverage.expected} items: {coverage.missing} have no answer")
+    if not coverage.complete or unjudged:
+        lacking = f"{coverage.missing} have no answer" + (f" and {unjudged} no verdict" if unjudged else "")
+        warn(f"a score on {coverage.matched - unjudged} of {coverage.expected} items: {lacking}")
         if not partial:
             raise typer.Exit(3)
 
@@ -117,7 +118,8 @@ def _print(task: str, chosen: Task, scores: Scores, figures: dict[str, Estimate]
         f"{k}={v}" for k, v in {**chosen.settings(), **scores.record}.items() if k not in {"task", "images"}
     )
     coverage = scores.covered
-    part = "" if coverage.complete else f" of {coverage.expected} items, {coverage.missing} without an answer"
+    lacking = max(coverage.missing, scores.missing)
+    part = f" of {coverage.expected} items, {lacking} without an answer or a verdict" if lacking else ""
     console.print(f"[bold]{escape(task)}[/bold]  n = {scores.n}{part}  [dim]{escape(named)}[/dim]")
     console.print(str(coverage), style="dim")
     console.print(table)
@@ -157,7 +159,7 @@ def _report(
         "n": scores.n,
         "unparsed": scores.unparsed,
         "missing": max(scores.missing, scores.covered.missing),
-        "complete": scores.covered.complete,
+        "complete": scores.covered.complete and scores.missing <= scores.covered.missing,
         "coverage": scores.covered.to_json(),
         "metrics": {
             metric: {"value": _plain(f.value), "low": _plain(f.low), "high": _plain(f.high), "n": f.n}

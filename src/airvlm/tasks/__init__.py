@@ -49,9 +49,7 @@ def _pope(dataset: str, setting: str) -> TaskEntry:
 
 
 _OWN: dict[str, TaskEntry] = {
-    "chair": TaskEntry(
-        "chair:Chair", "CHAIR on 500 COCO images: objects in descriptions that are not there"
-    ),
+    "chair": TaskEntry("chair:Chair", "CHAIR on 500 COCO images: objects in descriptions that are not there"),
     "bleu": TaskEntry("bleu:Bleu", "BLEU-1..4 of descriptions against reference captions"),
     "pope": TaskEntry("pope:Pope", "POPE: is there a ... in the image? (COCO, A-OKVQA, GQA)"),
     **{

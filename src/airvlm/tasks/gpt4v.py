@@ -61,9 +61,7 @@ class GPT4V(JudgedTask):
     )
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(
-            "images to describe, or questions.jsonl (question_id, image, text) with images/"
-        )
+        folder = self.folder("images to describe, or questions.jsonl (question_id, image, text) with images/")
         questions = folder / "questions.jsonl"
         if questions.is_file():
             return [

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field
 from airvlm.tasks.base import Item, Metric, Scores, Task, TaskDataMissing
 from airvlm.tasks.coverage import Coverage, Given, match
 from airvlm.tasks.files.reading import read_records
-from airvlm.tasks.files.records import Checked, Id, Label, Text, checked, first_of
+from airvlm.tasks.files.records import Checked, Id, Label, OptionalId, Text, checked, first_of
 from airvlm.tasks.pope_builder import SETTINGS, Setting, annotated_objects, build_questions
 from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
 
@@ -38,7 +38,7 @@ _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
 class Question(Checked):
     """A question of a POPE file."""
 
-    question_id: Id | None = None
+    question_id: OptionalId = None
     image: Id | None = None
     text: Text = ""
     label: Label
@@ -47,7 +47,7 @@ class Question(Checked):
 class Answer(Checked):
     """An answer to one."""
 
-    question_id: Id | None = None
+    question_id: OptionalId = None
     text: Text = first_of("text", "answer", "response", "prediction", "output")
     prompt: Any = Field(default=None, validation_alias=AliasChoices("prompt", "question"))
 
@@ -59,7 +59,8 @@ class LabelledAnswer(Answer):
     label: Label
 
     def question(self) -> Question:
-        return Question(question_id=self.question_id, image=self.image, label=self.label, line=self.line)
+        own = {} if self.question_id is None else {"question_id": self.question_id}
+        return Question(**own, image=self.image, label=self.label, line=self.line)
 
 
 def spread(limit: int | None, parts: int) -> list[int | None]:
@@ -179,6 +180,11 @@ def _matched(
     """The answer to each question: by question id, or line by line where the ids do not serve."""
     numbered = all(a.question_id is not None for a in said) and all(q.question_id for q in questions)
     ids = [str(question.question_id) for question in questions]
+    bare = [one.line for one in said if one.question_id is None]
+    if bare and len(bare) < len(said):
+        raise ValueError(
+            f"{answers}, line {bare[0]}, field question_id: missing, where other records have one"
+        )
     theirs = {one.question_id for one in said}
     by_line = len(said) == len(questions) and (
         not numbered or len(set(ids)) < len(ids) or not theirs & set(ids)

@@ -31,7 +31,7 @@ from airvlm.tasks.base import (
 from airvlm.tasks.coverage import Given, match
 from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import read_json, read_records
-from airvlm.tasks.files.records import Checked, Id, Text, checked, first_of
+from airvlm.tasks.files.records import Checked, OptionalId, Text, checked, first_of
 from airvlm.tasks.words.options import strict_option
 
 __all__ = ["VStar"]
@@ -148,7 +148,7 @@ class Question(Checked):
 class Labelled(Checked):
     """A record that carries its own options and the letter of the right one."""
 
-    question_id: Id | None = None
+    question_id: OptionalId = None
     category: Text
     options: Annotated[list[str], Field(min_length=2, max_length=8)]
     label: Annotated[

@@ -168,6 +168,10 @@ def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
             at = _skip(text, end)
             if text.startswith(",", at):
                 at = _skip(text, at + 1)
+                if text.startswith("]", at):
+                    raise ValueError(
+                        f"{path}, line {_line(text, at)}: not JSON (a comma before the list's end)"
+                    )
             elif not text.startswith("]", at):
                 line = _line(text, min(at, max(len(text) - 1, 0)))
                 raise ValueError(

@@ -18,6 +18,7 @@ __all__ = [
     "Checked",
     "Id",
     "Label",
+    "OptionalId",
     "Text",
     "Whole",
     "among",
@@ -88,6 +89,7 @@ def _text(value: Any) -> str:
 
 
 Id = Annotated[str, BeforeValidator(_id)]
+OptionalId = Annotated[str | None, BeforeValidator(_id)]  # may be left out; where it stands it is no null
 Whole = Annotated[int, BeforeValidator(_whole)]
 Label = Annotated[Literal["yes", "no"], BeforeValidator(_label)]
 Text = Annotated[str, BeforeValidator(_text)]
