@@ -15,10 +15,10 @@ __all__ = ["Crop", "NormRatio", "Report", "Sinkhorn"]
 
 @dataclass(frozen=True)
 class Crop:
-    """One crop of a picture and what became of it."""
+    """One crop of an image and what became of it."""
 
-    box: tuple[int, int, int, int]  # left, top, right, bottom, in the picture's own pixels
-    distance: float  # d_OT between the picture's prototypes and the crop
+    box: tuple[int, int, int, int]  # left, top, right, bottom, in the image's own pixels
+    distance: float  # d_OT between the image's prototypes and the crop
     kept: bool  # whether its tokens entered the memory
 
 
@@ -51,7 +51,7 @@ class Report:
     layers: tuple[int, ...] = ()  # decoder layers it acted in; -1 is the decoder's input
     tokens: int = 0  # token positions it changed, over all passes
     passes: int = 0  # forward passes it acted in
-    crops: tuple[tuple[Crop, ...], ...] = ()  # one tuple a picture
+    crops: tuple[tuple[Crop, ...], ...] = ()  # one tuple per image
     norm_ratio: NormRatio | None = None
     sinkhorn: Sinkhorn | None = None
     seconds: Mapping[str, float] = field(
@@ -71,8 +71,8 @@ class Report:
 
     @property
     def kept(self) -> int:
-        """Crops that entered the memory, over all pictures."""
-        return sum(crop.kept for picture in self.crops for crop in picture)
+        """Crops that entered the memory, over all images."""
+        return sum(crop.kept for image in self.crops for crop in image)
 
     def __str__(self) -> str:
         name = self.method.get("name", "method")
@@ -86,7 +86,7 @@ class Report:
         if self.rows and len(self.rows) > 1:
             parts.append(f"in {sum(row.fired for row in self.rows)} of {len(self.rows)} rows")
         if self.crops:
-            total = sum(len(picture) for picture in self.crops)
+            total = sum(len(image) for image in self.crops)
             parts.append(f"with {self.kept} of {total} crops")
         if self.norm_ratio is not None:
             parts.append(f"norm ratio {self.norm_ratio.mean:.3f} (max {self.norm_ratio.max:.3f})")

@@ -21,8 +21,7 @@ from tqdm import tqdm
 from transformers import StoppingCriteriaList
 
 from airvlm.hooks.method import Method
-from airvlm.hooks.streaming import StopTexts, cut_text, stream_text
-from airvlm.hooks.turns import turns_of
+from airvlm.hooks.turns import StopTexts, cut_text, stream_text, turns_of
 from airvlm.images.conversation import taken_apart
 from airvlm.images.inputs import Encoder, Images, Request, chunks
 from airvlm.images.load import BadImage

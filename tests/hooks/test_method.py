@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +17,7 @@ from airvlm.hooks.method import Method
 from airvlm.hooks.run import DidNotAct, NeverFired
 from airvlm.methods import METHODS
 from airvlm.models.anatomy import Anatomy
+from airvlm.models.loading import fingerprint
 from airvlm.report import Report
 from tests import tiny_models
 
@@ -347,3 +349,16 @@ def test_logits_processors_join_the_callers(llava: Any) -> None:
         ids = model.generate(**batch, logits_processor=[Favour(21), Favour(21)], **GREEDY)
     assert (ids[:, -3:] == 21).all()
     assert not (model.generate(**batch, **GREEDY)[:, -3:] == 20).all()
+
+
+def test_a_calibration_of_another_model_warns(llava: Any, tmp_path: Path) -> None:
+    model, _ = llava
+    path = tmp_path / "calibration.json"
+    own = fingerprint(Anatomy.of(model).model)
+    for written, warns in ((own, 0), ("another", 1)):
+        content = {"method": Scale(2.0).to_json(), "model": {"fingerprint": written}}
+        path.write_text(json.dumps(content))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Method.load(path)(model)
+        assert sum("calibrated on" in str(w.message) for w in caught) == warns

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from airvlm.hooks.attention import ScoreChange, attention_modules, change_scores
-from airvlm.hooks.changes import INPUT, norm_ratio
-from airvlm.hooks.intervention import Context, Intervention, Step
+from airvlm.hooks.intervention import INPUT, Context, Intervention, Step, norm_ratio
 from airvlm.hooks.method import Method
 
 __all__ = ["AttentionMethod", "FeedForwardMethod", "LogitsMethod", "VisualTokenMethod", "layer_span"]

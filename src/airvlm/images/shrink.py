@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-__all__ = ["reduced", "reduction", "usable_side"]
+__all__ = ["LARGE", "reduced", "reduction", "usable_side"]
 
 OVERSAMPLING = (
     2  # a crop keeps this many pixels for each that the encoder reads, so that resampling decides, not this

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from airvlm.hooks.changes import norm_ratio
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Context, Intervention, Step
+from airvlm.hooks.intervention import Call, Context, Intervention, Step, norm_ratio
 from airvlm.hooks.logit_lens import EntropyLens, Trigger
 from airvlm.hooks.method import Method, Renamed
 from airvlm.methods.air.reinforced import Activation, identity, term

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from airvlm.hooks.changes import norm
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Context
+from airvlm.hooks.intervention import Context, norm
 from airvlm.hooks.templates import VisualTokenMethod
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from airvlm.hooks.row_images import AnyImage
 from airvlm.images.cache import cache_of, serial, weights_state
-from airvlm.images.shrink import reduced, usable_side
+from airvlm.images.shrink import LARGE, reduced, usable_side
 from airvlm.models.anatomy import Anatomy
 
 __all__ = ["Box", "CropTokens", "Cropping", "Layout", "crop_boxes", "crops", "encode_crops"]
@@ -151,7 +151,6 @@ def encode_crops(
 
 def _encode(anatomy: Anatomy, processor: Any, images: list[AnyImage], cropping: Cropping) -> list[CropTokens]:
     layouts = [crop_boxes(_size(image), cropping.patches, cropping.layout, cropping.seed) for image in images]
-    side = usable_side(processor)
     cut: list[Any] = []
     for image, boxes in zip(images, layouts, strict=True):
         if isinstance(image, Tensor):
@@ -159,8 +158,10 @@ def _encode(anatomy: Anatomy, processor: Any, images: list[AnyImage], cropping: 
         else:
             if cropping.shrunk:
                 view, scaled = _shrunk(anatomy, processor, image, boxes)
-            else:
-                view, inside = reduced(image, boxes, side)
+            elif image.width * image.height < LARGE:
+                view, scaled = image, boxes
+            else:  # more detail than the encoder reads
+                view, inside = reduced(image, boxes, usable_side(processor))
                 scaled = [Box(*box) for box in inside]
             cut += crops(view, scaled)
     tokens: list[Tensor] = []  # (N, d) a crop

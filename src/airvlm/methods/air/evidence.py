@@ -88,7 +88,7 @@ def gather(
         groups.setdefault((own.shape, crop.tokens.shape, crop.mask is None, place), []).append(i)
     found: dict[int, Evidence] = {}
     for (shape, (M, N, _), *_), members in groups.items():
-        share = max(1, ELEMENTS // max(1, M * N * max(1, how_many(air.top_q, shape[0]))))
+        share = max(1, ELEMENTS // max(1, M * N * max(1, _count(air, shape[0]))))
         for start in range(0, len(members), share):
             part = members[start : start + share]
             solved = _solve([Z[i] for i in part], [crops[i] for i in part], air, project)
@@ -106,10 +106,9 @@ def _solve(Z: list[Tensor], crops: list[CropTokens], air: AIR, project: Projecti
     mask = (
         None if crops[0].mask is None else _together([v.mask for v in crops if v.mask is not None]).to(device)
     )
-    chosen = prototypes(tokens, how_many(air.top_q, K))
-    H = chosen.gather(tokens)  # (P, Q, d)
+    indices, H = _prototypes(tokens, air)  # (P, Q), (P, Q, d)
     if air.memory == "average":
-        return _average(crops, tokens, chosen.indices, project is not None)
+        return _average(crops, tokens, indices, project is not None)
     C = cosine_cost(H.unsqueeze(1), X)  # (P, M, Q, N)
     iterations = torch.zeros(P, dtype=torch.long, device=device)
     converged = torch.ones(P, dtype=torch.bool, device=device)
@@ -126,13 +125,13 @@ def _solve(Z: list[Tensor], crops: list[CropTokens], air: AIR, project: Projecti
     counts = kept.sum(-1)
     spoken = counts
     if project is not None:
-        projected, covered = project(Matches(C, plan, X, mask, kept, chosen.indices, K, crops[0]), air)
+        projected, covered = project(Matches(C, plan, X, mask, kept, indices, K, crops[0]), air)
         spoken = covered.sum(-1)
     numbers, spoken_of = torch.stack([counts, spoken]).tolist()  # the one sync of a prefill's evidence
     return [
         Evidence(
             boxes=crops[p].boxes,
-            prototypes=chosen.indices[p],
+            prototypes=indices[p],
             distances=d[p],
             kept=kept[p],
             count=numbers[p],
@@ -146,6 +145,21 @@ def _solve(Z: list[Tensor], crops: list[CropTokens], air: AIR, project: Projecti
         )
         for p in range(P)
     ]
+
+
+def _count(air: AIR, K: int) -> int:
+    """Q of an image's K tokens."""
+    return K if isinstance(air.top_q, float) and air.top_q == 1 else how_many(air.top_q, K)
+
+
+def _prototypes(tokens: Tensor, air: AIR) -> tuple[Tensor, Tensor]:
+    """Positions (P, Q) of the prototypes among the tokens (P, K, d), and the prototypes (P, Q, d)."""
+    P, K, _ = tokens.shape
+    Q = _count(air, K)
+    if Q == K:  # every token is one: nothing to choose
+        return torch.arange(K, device=tokens.device).expand(P, K), tokens
+    chosen = prototypes(tokens, Q)
+    return chosen.indices, chosen.gather(tokens)
 
 
 def kept_crops(d: Tensor, air: AIR) -> Tensor:

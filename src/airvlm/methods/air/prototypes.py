@@ -1,6 +1,6 @@
 """Prototype reduction: the Q visual tokens that lie farthest from their mean.
 
-Pure tensors, batched over any leading dimensions. Knows nothing of models, pictures or transport.
+Pure tensors, batched over any leading dimensions. Knows nothing of models, images or transport.
 """
 
 from __future__ import annotations

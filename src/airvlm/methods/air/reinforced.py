@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from airvlm.hooks.changes import norm
-from airvlm.hooks.intervention import Call, Context, Step
+from airvlm.hooks.intervention import Call, Context, Step, norm
 from airvlm.hooks.logit_lens import EntropyLens, Trigger
 from airvlm.hooks.templates import layer_span
 from airvlm.methods.air.evidence import Matched, WithEvidence

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from airvlm.hooks.changes import INPUT, norm
-from airvlm.hooks.intervention import Step
+from airvlm.hooks.intervention import INPUT, Step, norm
 from airvlm.methods.air.crops import CropTokens
 from airvlm.methods.air.evidence import Matches, WithEvidence, noised
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from airvlm.hooks.changes import Changes, Counts
+from airvlm.hooks.intervention import Changes, Counts
 
 
 def test_ratios_are_summed_by_layer_and_row_and_zeros_are_tokens_left_alone() -> None:
