@@ -21,7 +21,7 @@ from airvlm import VLM, Method
 from airvlm.analysis.result import Analysis, canvas, interval
 from airvlm.analysis.samples import Sample, grid
 from airvlm.images.prompts import DESCRIBE
-from airvlm.reporting.marks import Mark, marks
+from airvlm.tasks.words.marks import Mark, marks
 from airvlm.tasks.words.objects import mentions
 
 if TYPE_CHECKING:

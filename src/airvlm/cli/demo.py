@@ -112,7 +112,7 @@ def missed(text: str, scene: BundledScene) -> list[str]:
 
 def checked(text: str, scene: BundledScene) -> Text:
     """The text with objects that are there in green, and those that are not in red."""
-    from airvlm.reporting.marks import marks
+    from airvlm.tasks.words.marks import marks
     from airvlm.tasks.words.objects import mentions
 
     result = Text(text)

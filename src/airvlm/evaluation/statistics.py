@@ -88,7 +88,7 @@ class Sample:
         self.scores = scores
         self.draws = draws
         self._metrics = scores.metrics
-        self._pictures = _by_image(scores, draws.pictures)
+        self._by_image = _by_image(scores, draws.pictures)
         self._drawn: dict[str, Array] = {}
 
     @property
@@ -102,7 +102,7 @@ class Sample:
     def drawn(self, metric: str) -> Array:
         """The metric on every draw, (B,)."""
         if metric not in self._drawn:
-            self._drawn[metric] = self._pictures.resampled(metric, self.draws.weights)
+            self._drawn[metric] = self._by_image.resampled(metric, self.draws.weights)
         return self._drawn[metric]
 
     def estimate(self, metric: str) -> Estimate:
@@ -118,14 +118,14 @@ class Sample:
         )
 
 
-def _by_image(scores: Scores, pictures: Sequence[str]) -> Scores:
+def _by_image(scores: Scores, images: Sequence[str]) -> Scores:
     """Counts added up image by image: resampling then works on as few rows as there are units."""
-    row = {picture: g for g, picture in enumerate(pictures)}
+    row = {image: g for g, image in enumerate(images)}
     names = scores.names
-    sums = np.zeros((len(pictures), len(names)))
-    np.add.at(sums, [row[picture] for picture in scores.pictures], scores.matrix)
+    sums = np.zeros((len(images), len(names)))
+    np.add.at(sums, [row[image] for image in scores.pictures], scores.matrix)
     counts = [dict(zip(names, map(float, values))) for values in sums]
-    return replace(scores, per_item=counts, pictures=list(pictures), details=[])
+    return replace(scores, per_item=counts, pictures=list(images), details=[])
 
 
 def mcnemar(one: Scores, other: Scores, metric: str) -> float | None:

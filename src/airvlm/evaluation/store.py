@@ -40,11 +40,11 @@ class Question:
 
     task: str
     item: str  # the item's id within the task
-    picture: str  # hash of the picture's content; "" without a picture
+    picture: str  # hash of the image's content, "" without one; the name is part of every key
     prompt: str
     fingerprint: str  # of the model's configuration and weights
     method: Json | None  # the method's configuration; None is plain greedy decoding
-    generation: Json  # token cap and all decoding settings, and what was done to the picture
+    generation: Json  # token cap and all decoding settings, and what was done to the image
     versions: Json  # of the libraries that computed it
 
     def to_json(self) -> Json:

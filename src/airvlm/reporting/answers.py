@@ -15,8 +15,8 @@ from typing import Any
 from airvlm.evaluation.run import TaskRun
 from airvlm.evaluation.store import Record
 from airvlm.images.load import BadImage, load_image
-from airvlm.reporting.marks import Mark, marks
 from airvlm.tasks.base import Item
+from airvlm.tasks.words.marks import Mark, marks
 
 __all__ = ["Card", "Part", "Said", "answer_cards", "chosen", "marked_up"]
 

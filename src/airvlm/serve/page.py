@@ -15,8 +15,8 @@ from airvlm import Method, parse_method
 from airvlm.images.prompts import DESCRIBE
 from airvlm.report import Report
 from airvlm.reporting.differences import differences
-from airvlm.reporting.marks import Mark, marks
 from airvlm.tasks import load_task
+from airvlm.tasks.words.marks import Mark, marks
 
 __all__ = ["STRENGTHS", "Card", "Strength", "cards", "command_line", "report_words", "specs", "wrong_objects"]
 

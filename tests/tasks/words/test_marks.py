@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from airvlm.reporting.marks import marks
+from airvlm.tasks.words.marks import marks
 from airvlm.tasks.words.objects import mentions
 from tests.golden import golden
 
