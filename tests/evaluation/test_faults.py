@@ -152,7 +152,8 @@ def test_a_full_disk_stops_it_in_one_line_and_the_same_command_goes_on(script, t
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    stopped = start(script, EVALUATE, tmp_path / "out", preexec_fn=limited)
+    small = [*EVALUATE, "--batch-size", "10"]  # so that some batches fit
+    stopped = start(script, small, tmp_path / "out", preexec_fn=limited)
     said = stopped.communicate()[1]
     assert stopped.returncode == 2 and "records before it are safe" in said and "Traceback" not in said
     assert 0 < (tmp_path / "out" / FILE).stat().st_size <= 20_000
