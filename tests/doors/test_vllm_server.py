@@ -35,7 +35,7 @@ def server(tmp_path_factory):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "airvlm", "vllm", "serve", str(folder), "--set", "weight=0.4"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "512"]
-    command += ["--enforce-eager", "--max-num-seqs", "8"]
+    command += ["--enforce-eager", "--max-num-seqs", "8", "--trust-request-mm-kwargs"]
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # two cores: nothing to reserve
     with log.open("w") as file:

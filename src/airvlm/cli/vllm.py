@@ -24,7 +24,8 @@ def vllm(
     """Serve a model by vLLM with AIR: LLaVA-1.5, LLaVA-NeXT, Qwen2-VL or Qwen2.5-VL.
 
     Every other option is vLLM's own and is handed on. A request chooses for itself by
-    mm_processor_kwargs={"airvlm": {"weight": 0.2}}, or false for the model as it is.
+    mm_processor_kwargs={"airvlm": {"weight": 0.2}}, or false for the model as it is, where vLLM's own option
+    --trust-request-mm-kwargs allows requests to choose.
 
     [bold]Examples[/bold]
 
