@@ -97,9 +97,9 @@ def main() -> None:
                 ("AIR", True, None),
             )
         }
-    plain = rows["vLLM"]
+    plain, unit = rows["vLLM"], "second" if given.wall else "processor second"
     print(
-        f"requests a second, {given.requests} at once, {TOKENS} tokens each, median of {given.rounds} rounds"
+        f"requests a {unit}, {given.requests} at once, {TOKENS} tokens each, median of {given.rounds} rounds"
     )
     for name, row in rows.items():
         loads = [load for load in row if load != "counts"]
