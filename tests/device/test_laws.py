@@ -1,0 +1,153 @@
+"""Laws of the device: every method answers there as on the CPU, and waits for it seldom.
+
+A decode step adds no read-back to the model's own; a prefill at most eight for AIR, of which three are the
+transport's, and four for the others; a report is read in one go. A law that breaks names the lines. Runs on a pretend
+accelerator (pretend.py), which also splits a model over two.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from airvlm.hooks.method import Method
+from airvlm.methods.air.config import AIR
+from airvlm.methods.air.transport import sinkhorn
+from airvlm.models.anatomy import Anatomy
+from tests import tiny_models
+from tests.default_methods import METHODS, Case
+from tests.device.pretend import Log, accelerator, moved, on, split
+
+methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
+TRANSPORTED = next(case for case in METHODS if case.name == "air-transported")
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with accelerator() as log:
+        yield log
+
+
+@cache
+def on_cpu(family: str, method: Method | None, rows: int, options: tuple[tuple[str, Any], ...]) -> Tensor:
+    return generated(*tiny_models.shared(family), method, rows, dict(options))[0]
+
+
+@cache
+def there(family: str) -> tuple[Any, Any]:
+    model, processor = tiny_models.shared(family)
+    return moved(model), processor
+
+
+def generated(
+    model: Any, processor: Any, method: Method | None, rows: int, options: dict[str, Any], **where: Any
+) -> tuple[Tensor, Any]:
+    """Tokens generated for the first rows of the usual batch, and the run."""
+    chosen = tiny_models.rows()[:rows]
+    batch = tiny_models.inputs(processor, chosen)
+    batch = on(batch) if where.get("device", True) and model.device.type == "pretend" else batch
+    options = {"do_sample": False, "max_new_tokens": 3, "min_new_tokens": 3, **options}
+    if method is None:
+        return model.generate(**batch, **options), None
+    with method(model, processor, images=[list(images) for _, images in chosen]) as run:
+        return model.generate(**batch, **options), run
+
+
+def same(device: Tensor, cpu: Tensor) -> bool:
+    return torch.equal(device.held, cpu)  # type: ignore[attr-defined]
+
+
+@methods
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_every_method_answers_as_on_the_cpu(case: Case, rows: int, options: Any, log: Log) -> None:
+    found, _ = generated(*there("llava"), case.on, rows, options)
+    assert same(found, on_cpu("llava", case.on, rows, tuple(options.items())))
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_every_family_answers_as_on_the_cpu(family: str, log: Log) -> None:
+    found, _ = generated(*there(family), TRANSPORTED.on, 4, {})
+    assert same(found, on_cpu(family, TRANSPORTED.on, 4, ()))
+
+
+@methods
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_evidence_follows_the_layers_of_a_model_over_two_devices(case: Case, family: str, log: Log) -> None:
+    model, processor = tiny_models.shared(family)
+    anatomy = Anatomy.of(model)
+    halves = split(model, anatomy.layers, [anatomy.decoder.norm, model.lm_head])
+    found, _ = generated(halves, processor, case.on, 4, {})
+    assert same(found, on_cpu(family, case.on, 4, ()))
+
+
+def spent(family: str, method: Method | None, rows: int, tokens: int, log: Log) -> Counter[str]:
+    """Read-backs of one generation of a fresh image each time, by kind and line."""
+    model, processor = there(family)
+    log.clear()
+    generated(model, processor, method, rows, {"max_new_tokens": tokens, "min_new_tokens": tokens})
+    return Counter(map(str, log.read_backs))
+
+
+@methods
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_decode_step_adds_no_read_back(case: Case, rows: int, log: Log) -> None:
+    generated(*there("llava"), case.on, rows, {})  # what is kept per image is kept
+    steps = {
+        method: spent("llava", method, rows, 6, log) - spent("llava", method, rows, 3, log)
+        for method in (None, case.on)
+    }
+    added = steps[case.on].total() - steps[None].total()
+    assert added <= 0, dict(steps[case.on] - steps[None])
+
+
+@methods
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_prefill_adds_few_read_backs(case: Case, rows: int, log: Log) -> None:
+    model, processor = tiny_models.shared("llava")
+    fresh = moved(model)  # whose images were never seen
+    log.clear()
+    generated(fresh, processor, case.on, rows, {"max_new_tokens": 1, "min_new_tokens": 1})
+    ours = Counter(map(str, log.read_backs))
+    vanilla = spent("llava", None, rows, 1, log)
+    allowed = 8 if isinstance(case.on, AIR) else 4
+    assert ours.total() - vanilla.total() <= allowed, dict(ours - vanilla)
+    assert sum(n for line, n in ours.items() if "transport.py" in line) <= 3
+
+
+@methods
+def test_a_report_is_read_in_one_go(case: Case, log: Log) -> None:
+    _, run = generated(*there("llava"), case.on, 4, {})
+    log.clear()
+    assert run.report.rows
+    assert len(log.read_backs) <= 1, [str(read_back) for read_back in log.read_backs]
+
+
+@pytest.mark.parametrize("eps", [0.005, 0.03, 0.1, 1.0])
+def test_transport_reads_back_at_most_thrice_whatever_the_updates(eps: float, log: Log) -> None:
+    C = torch.rand(3, 17, 23, generator=torch.Generator().manual_seed(0)) * 2
+    solved, alone = sinkhorn(C.to("pretend:0"), eps), sinkhorn(C, eps)
+    assert len(log.read_backs) <= 3 + 1, [str(read_back) for read_back in log.read_backs]  # one is the test's own
+    assert torch.equal(solved.iterations.held, alone.iterations)  # type: ignore[attr-defined]
+    torch.testing.assert_close(solved.plan.held, alone.plan)  # type: ignore[attr-defined]
+
+
+@methods
+def test_half_precision_is_not_widened_for_the_whole_sequence(case: Case, log: Log) -> None:
+    model, processor = tiny_models.build("llava", dtype=torch.bfloat16)
+    rows = tiny_models.rows()
+    L = tiny_models.inputs(processor, rows)["input_ids"].shape[1]
+    there = moved(model)
+
+    def widened(method: Method | None) -> Counter[str]:
+        log.clear()
+        log.watch = len(rows) * L * tiny_models.WIDTH
+        generated(there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1})
+        return Counter(f"{n} in {line}" for dtype, n, line in log.allocated if dtype == torch.float32)
+
+    ours, vanilla = widened(case.on), widened(None)
+    assert ours.total() <= vanilla.total(), dict(ours - vanilla)

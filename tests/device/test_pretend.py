@@ -1,0 +1,56 @@
+"""Laws of the pretend accelerator itself: it forgives nothing that CUDA would not."""
+
+import pytest
+import torch
+
+from tests.device.pretend import FIRST, SECOND, Pretend, accelerator
+
+
+def test_its_tensors_say_where_they_are_and_compute_like_the_cpus() -> None:
+    with accelerator():
+        x = torch.arange(6.0, device=FIRST).view(2, 3)
+        y = (x @ x.mT).softmax(-1)
+        assert isinstance(y, Pretend) and str(y.device) == FIRST and y.shape == (2, 2)
+        x[:, 1] += 1  # through a view
+        assert x.held[1, 1] == 5 and torch.tensor([1, 2], device=SECOND).device == torch.device(SECOND)
+
+
+def test_devices_do_not_meet_but_for_cpu_scalars_and_cpu_indices() -> None:
+    with accelerator():
+        x = torch.ones(3, device=FIRST)
+        for other in (torch.ones(3), torch.ones(3, device=SECOND), torch.ones((), device=SECOND)):
+            with pytest.raises(RuntimeError, match="tensors on"):
+                x + other
+        assert (x + torch.tensor(1.0)).held.tolist() == [2.0] * 3
+        assert x[torch.tensor([0, 2])].shape == (2,)
+        assert (x + torch.ones(3).to(FIRST)).device == x.device
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        ("item", lambda x: x.sum().item()),
+        ("item", lambda x: bool((x > 0).any())),
+        ("tolist", lambda x: x.tolist()),
+        ("nonzero", lambda x: x.nonzero()),
+        ("boolean indexing", lambda x: x[x > 1]),
+        ("copy to the CPU", lambda x: x.cpu()),
+        ("copy to the CPU", lambda x: torch.zeros(3).copy_(x)),
+        ("equal", lambda x: torch.equal(x, x)),
+    ],
+)
+def test_every_read_back_is_counted_with_its_line(kind: str, read: object) -> None:
+    with accelerator() as log:
+        x = torch.arange(3.0).to(FIRST)
+        x.masked_fill_(x > 1, 0.0)
+        x[x > 5] = 1.0
+        x.to(SECOND)
+        assert not log.read_backs
+        read(x)  # type: ignore[operator]
+        (one,) = log.read_backs
+        assert one.kind == kind and "test_pretend.py" in one.line
+
+
+def test_numpy_is_refused() -> None:
+    with accelerator(), pytest.raises(TypeError, match="numpy"):
+        torch.ones(2, device=FIRST).numpy()
