@@ -1,4 +1,4 @@
-"""Laws of the device: every method answers there as on the CPU, and waits for it seldom.
+"""Laws of the device: every method answers there as on the CPU, and seldom waits for it.
 
 A decode step adds no read-back to the model's own; a prefill at most eight for AIR, of which three are the
 transport's, and four for the others; a report is read in one go. A law that breaks names the lines. Runs on a pretend
@@ -44,12 +44,12 @@ def there(family: str) -> tuple[Any, Any]:
 
 
 def generated(
-    model: Any, processor: Any, method: Method | None, rows: int, options: dict[str, Any], **where: Any
+    model: Any, processor: Any, method: Method | None, rows: int, options: dict[str, Any]
 ) -> tuple[Tensor, Any]:
     """Tokens generated for the first rows of the usual batch, and the run."""
     chosen = tiny_models.rows()[:rows]
     batch = tiny_models.inputs(processor, chosen)
-    batch = on(batch) if where.get("device", True) and model.device.type == "pretend" else batch
+    batch = on(batch) if model.device.type == "pretend" else batch
     options = {"do_sample": False, "max_new_tokens": 3, "min_new_tokens": 3, **options}
     if method is None:
         return model.generate(**batch, **options), None
@@ -62,8 +62,9 @@ def same(device: Tensor, cpu: Tensor) -> bool:
 
 
 @methods
-@pytest.mark.parametrize("options", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(
+    ("rows", "options"), [(1, {}), (4, {}), (4, {"num_beams": 2})], ids=["greedy", "batch", "beams"]
+)
 def test_every_method_answers_as_on_the_cpu(case: Case, rows: int, options: Any, log: Log) -> None:
     found, _ = generated(*there("llava"), case.on, rows, options)
     assert same(found, on_cpu("llava", case.on, rows, tuple(options.items())))
@@ -76,62 +77,69 @@ def test_every_family_answers_as_on_the_cpu(family: str, log: Log) -> None:
 
 
 @methods
-@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
-def test_evidence_follows_the_layers_of_a_model_over_two_devices(case: Case, family: str, log: Log) -> None:
-    model, processor = tiny_models.shared(family)
+def test_evidence_follows_the_layers_of_a_model_over_two_devices(case: Case, log: Log) -> None:
+    model, processor = tiny_models.shared("llava")
     anatomy = Anatomy.of(model)
     halves = split(model, anatomy.layers, [anatomy.decoder.norm, model.lm_head])
     found, _ = generated(halves, processor, case.on, 4, {})
-    assert same(found, on_cpu(family, case.on, 4, ()))
+    assert same(found, on_cpu("llava", case.on, 4, ()))
 
 
-def spent(family: str, method: Method | None, rows: int, tokens: int, log: Log) -> Counter[str]:
-    """Read-backs of one generation of a fresh image each time, by kind and line."""
-    model, processor = there(family)
+def lines(log: Log) -> Counter[str]:
+    """Read-backs by kind and line. Those of VCD's second stream in the model's own code are the model's."""
+    told = [str(read_back).split(" < airvlm/hooks/generation.py")[0] for read_back in log.read_backs]
+    return Counter(line for line in told if " < airvlm/hooks/second_stream.py" not in line)
+
+
+def spent(
+    model: Any, processor: Any, method: Method | None, rows: int, tokens: int, log: Log
+) -> Counter[str]:
+    """Read-backs of one generation and its report, by kind and line."""
     log.clear()
     generated(model, processor, method, rows, {"max_new_tokens": tokens, "min_new_tokens": tokens})
-    return Counter(map(str, log.read_backs))
+    return lines(log)
 
 
 @methods
-@pytest.mark.parametrize("rows", [1, 4])
-def test_a_decode_step_adds_no_read_back(case: Case, rows: int, log: Log) -> None:
-    generated(*there("llava"), case.on, rows, {})  # what is kept per image is kept
+def test_a_decode_step_adds_no_read_back(case: Case, log: Log) -> None:
+    model, processor = there("llava")
+    generated(model, processor, case.on, 4, {})  # what is kept per image is kept
     steps = {
-        method: spent("llava", method, rows, 6, log) - spent("llava", method, rows, 3, log)
+        method: spent(model, processor, method, 4, 4, log) - spent(model, processor, method, 4, 2, log)
         for method in (None, case.on)
     }
-    added = steps[case.on].total() - steps[None].total()
-    assert added <= 0, dict(steps[case.on] - steps[None])
+    assert not steps[case.on] - steps[None]
 
 
 @methods
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_prefill_adds_few_read_backs(case: Case, rows: int, log: Log) -> None:
     model, processor = tiny_models.shared("llava")
-    fresh = moved(model)  # whose images were never seen
-    log.clear()
-    generated(fresh, processor, case.on, rows, {"max_new_tokens": 1, "min_new_tokens": 1})
-    ours = Counter(map(str, log.read_backs))
-    vanilla = spent("llava", None, rows, 1, log)
-    allowed = 8 if isinstance(case.on, AIR) else 4
-    assert ours.total() - vanilla.total() <= allowed, dict(ours - vanilla)
-    assert sum(n for line, n in ours.items() if "transport.py" in line) <= 3
+    fresh = moved(model)  # no image was ever seen with it
+    added = spent(fresh, processor, case.on, rows, 1, log) - spent(fresh, processor, None, rows, 1, log)
+    assert added.total() <= (8 if isinstance(case.on, AIR) else 4), dict(added)
+    assert sum(n for line, n in added.items() if "transport.py" in line) <= 3, dict(added)
 
 
 @methods
 def test_a_report_is_read_in_one_go(case: Case, log: Log) -> None:
-    _, run = generated(*there("llava"), case.on, 4, {})
-    log.clear()
+    model, processor = there("llava")
+    rows = tiny_models.rows()
+    batch = on(tiny_models.inputs(processor, rows))
+    with case.on(model, processor, images=[list(images) for _, images in rows]) as run:
+        model.generate(**batch, do_sample=False, max_new_tokens=2)
+        log.clear()
     assert run.report.rows
-    assert len(log.read_backs) <= 1, [str(read_back) for read_back in log.read_backs]
+    assert len(log.read_backs) <= 1, dict(lines(log))
 
 
 @pytest.mark.parametrize("eps", [0.005, 0.03, 0.1, 1.0])
 def test_transport_reads_back_at_most_thrice_whatever_the_updates(eps: float, log: Log) -> None:
     C = torch.rand(3, 17, 23, generator=torch.Generator().manual_seed(0)) * 2
     solved, alone = sinkhorn(C.to("pretend:0"), eps), sinkhorn(C, eps)
-    assert len(log.read_backs) <= 3 + 1, [str(read_back) for read_back in log.read_backs]  # one is the test's own
+    assert len(log.read_backs) <= 3 + 1, [
+        str(read_back) for read_back in log.read_backs
+    ]  # one is the test's own
     assert torch.equal(solved.iterations.held, alone.iterations)  # type: ignore[attr-defined]
     torch.testing.assert_close(solved.plan.held, alone.plan)  # type: ignore[attr-defined]
 
@@ -147,7 +155,7 @@ def test_half_precision_is_not_widened_for_the_whole_sequence(case: Case, log: L
         log.clear()
         log.watch = len(rows) * L * tiny_models.WIDTH
         generated(there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1})
-        return Counter(f"{n} in {line}" for dtype, n, line in log.allocated if dtype == torch.float32)
+        wide = [(n, line) for dtype, n, line in log.allocated if dtype == torch.float32]
+        return Counter(f"{n} in {line}" for n, line in wide if " < " not in line and "airvlm/" in line)
 
-    ours, vanilla = widened(case.on), widened(None)
-    assert ours.total() <= vanilla.total(), dict(ours - vanilla)
+    assert not widened(case.on) - widened(None)

@@ -100,6 +100,14 @@ class Step:
     start: int  # first position that decides for itself; those before it follow its decision (logit_lens.py)
     inputs: Mapping[str, Any]  # keyword arguments of the top-level forward
     generating: bool = False  # inside a `generate` call, whose arguments `on_call` has seen
+    visual_host: Tensor | None = (
+        None  # `visual` on the CPU, so that nobody waits for the device to read it again
+    )
+
+    def on_host(self) -> Tensor:
+        """`visual` on the CPU, of a pass with image tokens."""
+        assert self.visual is not None
+        return self.visual.cpu() if self.visual_host is None else self.visual_host
 
     def without_padding(self, positions: Tensor) -> Tensor:
         """Values (B, L) of token positions, 0 (or False) at those that are only padding."""
@@ -124,6 +132,10 @@ class Intervention:
         self.changes = Changes()
         self.rows = 0  # of the caller's batch
         self.with_image: Tensor | None = None  # (rows,) rows whose sequence shows an image; None: no row does
+        self.shows: Tensor | None = None  # `with_image` on the CPU
+        self.measured: dict[
+            str, list[float]
+        ] = {}  # what `measures` gave, by batch row, when a report is written
         self.seconds: dict[str, float] = {}  # by part of the work, of the run so far
 
     # -- what a subclass overrides
@@ -168,6 +180,10 @@ class Intervention:
         """More fields of a row's report; None is the whole batch."""
         return {}
 
+    def measures(self) -> dict[str, Tensor]:
+        """Tensors (rows,) that a report tells of: read together with all else, and then found in `measured`."""
+        return {}
+
     # -- what every method has
 
     def start_call(self, call: Call) -> None:
@@ -179,17 +195,19 @@ class Intervention:
         """A forward pass begins."""
         self.changes.start_pass()
         if self.rows != step.rows or step.fresh:
-            self.with_image = None
+            self.with_image = self.shows = None
         self.rows = step.rows
         if step.visual is not None:
             shows = step.visual[:: step.expand].any(-1)  # (rows,)
             self.with_image = shows if self.with_image is None else self.with_image | shows
+            shows = step.on_host()[:: step.expand].any(-1)
+            self.shows = shows if self.shows is None else self.shows | shows
         self.on_pass(step)
 
     def report(self) -> Report:
-        """What happened in the latest call (reads tensors from the device)."""
-        counts = self.changes.rows(self.rows)
-        shows = [False] * self.rows if self.with_image is None else self.with_image.tolist()
+        """What happened in the latest call; all that is on a device is read in one go."""
+        counts, self.measured = self.changes.read(self.rows, self.measures())
+        shows = [False] * self.rows if self.shows is None else self.shows.tolist()
         rows = tuple(self._report(r, counts[r], shows[r]) for r in range(self.rows))
         return self._report(None, Counts.joined(counts), any(shows), rows=rows, seconds=dict(self.seconds))
 
@@ -277,17 +295,49 @@ class Changes:
 
     def rows(self, rows: int) -> list[Counts]:
         """Host values, one for each batch row."""
+        return self.read(rows, {})[0]
+
+    def read(self, rows: int, more: Mapping[str, Tensor]) -> tuple[list[Counts], dict[str, list[float]]]:
+        """Host values, one for each batch row, and those of further tensors (rows,): one read-back for all."""
         self.start_pass()
-        none = [0] * rows
-        read = {n: [t.tolist() for t in (s.total, s.peak, s.count)] for n, s in self._layers.items()}
-        counted = none if self._counted is None else self._counted.tolist()
-        passes = none if self._passes is None else self._passes.tolist()
-        return [
+        sums = {n: (s.total, s.peak, s.count) for n, s in self._layers.items()}
+        others = {"counted": self._counted, "passes": self._passes}
+        tensors: dict[tuple[str, int | str | None], Tensor] = {}
+        tensors |= {(name, n): t for n, own in sums.items() for name, t in zip(_SUMS, own, strict=True)}
+        tensors |= {(name, None): t for name, t in others.items() if t is not None}
+        tensors |= {(name, "more"): t for name, t in more.items()}
+        host = _together(tensors)
+        none = [0.0] * rows
+        counted, passes = (host.get((name, None), none) for name in others)
+        counts = [
             Counts(
-                {n: (v[0][r], v[1][r], v[2][r]) for n, v in read.items() if v[2][r]}, counted[r], passes[r]
+                {
+                    n: (host["total", n][r], host["peak", n][r], int(host["count", n][r]))
+                    for n in sums
+                    if host["count", n][r]
+                },
+                int(counted[r]),
+                int(passes[r]),
             )
             for r in range(rows)
         ]
+        return counts, {name: host[name, "more"] for name in more}
+
+
+_SUMS = ("total", "peak", "count")
+
+
+def _together(tensors: Mapping[Any, Tensor]) -> dict[Any, list[float]]:
+    """Small tensors as lists, from whatever devices they lie on, with one read-back; counts are exact to 2**24."""
+    if not tensors:
+        return {}
+    home = next(iter(tensors.values())).device
+    flat = torch.cat([t.detach().flatten().float().to(home) for t in tensors.values()]).tolist()
+    found, start = {}, 0
+    for name, t in tensors.items():
+        found[name] = flat[start : start + t.numel()]
+        start += t.numel()
+    return found
 
 
 def _added(old: Tensor | None, new: Tensor) -> Tensor:

@@ -90,8 +90,12 @@ class EntropyLens:
             torch.maximum(known.to(highest.device), highest) if known is not None and alike else highest
         )
 
-    def highest_of(self, row: int | None) -> float:
-        """The largest u of a batch row, or of the batch."""
-        if self.highest is None:
-            return 0.0
-        return float(self.highest.max() if row is None else self.highest[row])
+    def measures(self) -> dict[str, Tensor]:
+        """The largest u of every batch row, for a report."""
+        return {} if self.highest is None else {"highest entropy": self.highest}
+
+
+def highest_of(measured: dict[str, list[float]], row: int | None) -> float:
+    """The largest u of a batch row, or of the batch, in what was read of `EntropyLens.measures`."""
+    highest = measured.get("highest entropy", [0.0])
+    return max(highest) if row is None or row >= len(highest) else highest[row]

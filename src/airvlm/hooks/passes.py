@@ -147,8 +147,9 @@ class Passes:
         B, L = ids.shape
         decode = L == 1 and self._since > 0
         visual = None if decode else ids == self.anatomy.image_token_id  # (B, L)
-        if visual is not None and not bool(visual.any()):  # a sync, in prefill only
-            visual = None
+        visual_host = None if visual is None else visual.cpu()  # the one read-back of a pass, in prefill only
+        if visual_host is None or not bool(visual_host.any()):
+            visual = visual_host = None
         past = kwargs.get("past_key_values")
         fresh = not decode and (past is None or not bool(past.get_seq_length() > 0))
         rows, prompt = self._batch or (B, L)
@@ -164,6 +165,7 @@ class Passes:
             start=min(prompt, L) - 1 if fresh else 0,
             inputs=kwargs,
             generating=self._batch is not None,
+            visual_host=visual_host,
         )
         self.steps += 1
         self._since += 1

@@ -87,7 +87,7 @@ class RowImages:
     def shown(self, step: Step) -> list[Shown]:
         """The images of each row of the caller's batch, in a pass with image tokens."""
         assert step.visual is not None
-        visual = step.visual[:: step.expand]  # (rows, L): copies of a row show the same
+        visual = step.on_host()[:: step.expand]  # (rows, L): copies of a row show the same
         counts: list[int] = visual.sum(1).tolist()
         every = visual.nonzero()[:, 1].split(counts)
         shown = []
@@ -96,9 +96,12 @@ class RowImages:
                 continue
             parts = _shares(positions, [image.pixels for image in images])
             if parts is None:
-                shown.append(Shown(row, positions, tuple(images)))
+                shown.append(Shown(row, positions.to(step.visual.device), tuple(images)))
             else:
-                shown += [Shown(row, part, (image,)) for part, image in zip(parts, images, strict=True)]
+                shown += [
+                    Shown(row, part.to(step.visual.device), (image,))
+                    for part, image in zip(parts, images, strict=True)
+                ]
         return shown
 
     def _by_row(self, counts: list[int], step: Step) -> list[list[RowImage]]:
@@ -157,13 +160,11 @@ class RowImages:
         if len(given) != len(own) or any(a.shape != b.shape for a, b in zip(given, own, strict=True)):
             return None
         # Token by token, centred: features of unlike images share most of their mean.
-        return all(
-            float(
-                torch.cosine_similarity((a - a.mean(0)).flatten(), (b.to(a) - b.to(a).mean(0)).flatten(), 0)
-            )
-            > UNLIKE
+        alike = [
+            torch.cosine_similarity((a - a.mean(0)).flatten(), (b.to(a) - b.to(a).mean(0)).flatten(), 0)
             for a, b in zip(given, own, strict=True)
-        )
+        ]
+        return not alike or bool((torch.stack(alike) > UNLIKE).all())
 
 
 def _same_pixels(processor: Any, images: list[Any], rows: list[list[RowImage]], pixels: Any) -> bool | None:
@@ -213,13 +214,13 @@ def _assigned(items: list[list[RowImage]], counts: list[int]) -> list[list[RowIm
 
 
 def _shares(positions: Tensor, images: Sequence[AnyImage]) -> list[Tensor] | None:
-    """The token positions of each image in a row; None where they cannot be told apart."""
+    """The token positions (on the CPU) of each image in a row; None where they cannot be told apart."""
     P = len(images)
     if P == 1:
         return [positions]
     gaps = (positions.diff() != 1).nonzero().flatten() + 1  # where a run of image tokens ends
     if len(gaps) + 1 == P:
-        return list(positions.tensor_split(gaps.cpu()))
+        return list(positions.tensor_split(gaps))
     alike = len({i.shape if isinstance(i, Tensor) else i.size for i in images}) == 1
     if alike and len(positions) % P == 0:
         return list(positions.split(len(positions) // P))

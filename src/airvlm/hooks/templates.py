@@ -52,10 +52,10 @@ class _VisualTokens(Intervention):
     def embeds(self, step: Step, inputs_embeds: Tensor) -> Tensor | None:
         if step.visual is None:
             return None
-        visual = step.visual.to(inputs_embeds.device)
+        visual = step.on_host().nonzero(as_tuple=True)  # on the CPU: a mask on a device is waited for
         z = inputs_embeds[visual]  # (n, d)
         new = self.method.visual_tokens(z, self.context).to(z)
-        ratio = torch.zeros(visual.shape, device=z.device)
+        ratio = torch.zeros(step.visual.shape, device=z.device)
         ratio[visual] = norm_ratio(new, z)
         self.changes.add(INPUT, ratio, step.rows)
         out = inputs_embeds.clone()
@@ -210,9 +210,10 @@ class _Attention(Intervention):
             weight = nn.functional.pad(weight, (past, 0))
         self._weight = weight
         queries = seen & ~visual
-        first = queries.any(0).nonzero()
-        assert self.with_image is not None
-        self._all_show = bool(self.with_image.all())
+        shown = step.on_host()
+        first = ((shown.long().cumsum(-1) > 0) & ~shown).any(0).nonzero()
+        assert self.shows is not None
+        self._all_show = bool(self.shows.all())
         # A prompt that ends with the image has no query to change until a token is decoded.
         self._now = ScoreChange(weight, queries, int(first[0]), False) if len(first) else None
 

@@ -17,7 +17,7 @@ from torch.nn.functional import silu
 
 from airvlm.hooks.fields import setting
 from airvlm.hooks.intervention import Call, Context, Intervention, Step, norm_ratio
-from airvlm.hooks.logit_lens import EntropyLens, Trigger
+from airvlm.hooks.logit_lens import EntropyLens, Trigger, highest_of
 from airvlm.hooks.method import Method, Renamed
 from airvlm.methods.air.reinforced import Activation, identity, term
 
@@ -146,7 +146,7 @@ class Retracing(Intervention):
     def embeds(self, step: Step, inputs_embeds: Tensor) -> None:
         self._fires = None
         if step.visual is not None:
-            self._memory = self.remembered(inputs_embeds, step.visual)
+            self._memory = self.remembered(inputs_embeds, step.on_host())
         elif step.fresh:
             self._memory = None
         if self._memory is not None:
@@ -169,7 +169,7 @@ class Retracing(Intervention):
         return new
 
     def remembered(self, embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
-        """Every batch row's visual tokens: (B, S, d) and which of them are real (B, S)."""
+        """Every batch row's visual tokens: (B, S, d) and which are real (B, S); `visual` (B, L) is on the CPU."""
         counts = visual.sum(-1)  # (B,)
         S = int(counts.max())
         order = (
@@ -188,8 +188,11 @@ class Retracing(Intervention):
         return a, y.float().abs().mean(-1, keepdim=True), a.abs().mean(-1, keepdim=True)
 
     def reason(self, row: int | None) -> str:
-        highest = self.lens.highest_of(row)
+        highest = highest_of(self.measured, row)
         return f"no layer's entropy passed {self.method.threshold:g}; the highest was {highest:.3g}"
 
     def details(self, row: int | None, acted: bool) -> dict[str, Any]:
-        return {"extra": {"highest_entropy": self.lens.highest_of(row)}}
+        return {"extra": {"highest_entropy": highest_of(self.measured, row)}}
+
+    def measures(self) -> dict[str, Tensor]:
+        return self.lens.measures()

@@ -35,15 +35,18 @@ def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, 
     def one(x: Tensor) -> Tensor:
         return (signal * x.float() + weight * _drawn(x, seed)).to(x.dtype)
 
-    pixels = inputs["pixel_values"]
+    given = inputs["pixel_values"]
     new: Any
-    if not isinstance(pixels, Tensor):
-        new = [one(x) for x in pixels]
-    elif pixels.dim() == 2:  # patches of all images in one list (Qwen, GLM): split by image
+    if not isinstance(given, Tensor):
+        return {**inputs, "pixel_values": [one(x) for x in given]}
+    # The noise is drawn on the CPU from the pixels' own content: all of them are read at once.
+    pixels = given.detach() if seed is None else given.detach().cpu()
+    if pixels.dim() == 2:  # patches of all images in one list (Qwen, GLM): split by image
         counts = inputs["image_grid_thw"].prod(-1).tolist()
         new = torch.cat([one(x) for x in pixels.split(counts)])
     else:  # (..., C, H, W): images or their tiles
         sizes = inputs.get("image_sizes") if pixels.dim() == 4 else None
+        sizes = sizes.tolist() if isinstance(sizes, Tensor) else sizes
         new = pixels.clone()
         flat = new.view(-1, *pixels.shape[-3:])
         for i, view in enumerate(flat):
@@ -53,7 +56,7 @@ def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, 
                 real.any()
             ):  # a tile that only pads a row is all zeros, and must stay so to be known as such
                 real.copy_(one(real))
-    return {**inputs, "pixel_values": new}
+    return {**inputs, "pixel_values": new.to(given.device)}
 
 
 def _drawn(x: Tensor, seed: int | None) -> Tensor:

@@ -126,5 +126,9 @@ class Contrasting(Intervention):
         return "tokens are not sampled, where the published code does nothing (faithful=True)"
 
     def details(self, row: int | None, acted: bool) -> dict[str, Any]:
-        flips = 0 if self.flips is None else int(self.flips.sum() if row is None else self.flips[row])
-        return {"extra": {"likeliest_changed": flips}}
+        flips = self.measured.get("flips", [])
+        changed = sum(flips) if row is None else flips[row] if flips else 0
+        return {"extra": {"likeliest_changed": int(changed)}}
+
+    def measures(self) -> dict[str, Tensor]:
+        return {} if self.flips is None else {"flips": self.flips}

@@ -42,16 +42,16 @@ class Evidence:
 
     boxes: tuple[Box, ...]  # of the crops, in the image's own pixels
     prototypes: Tensor  # (Q,) positions among the K tokens, ascending
-    distances: Tensor  # (M,) float32
-    kept: Tensor  # (M,) bool
+    distances: Tensor  # (M,) float32, on the CPU
+    kept: Tensor  # (M,) bool, on the CPU
     count: int  # crops kept
     memory: Tensor | None  # (S, d) Z~; None where they are projected instead
     projected: (
         Tensor | None
     )  # (Q, d) float32, what the crops say each prototype should be; None with a memory
     covered: Tensor | None  # (Q,) bool, prototypes that a kept crop speaks about; None when it is all of them
-    iterations: Tensor  # () most Sinkhorn updates of any crop
-    converged: Tensor  # () bool
+    iterations: Tensor  # () most Sinkhorn updates of any crop, on the CPU
+    converged: Tensor  # () bool, on the CPU
 
 
 @dataclass(frozen=True)
@@ -127,21 +127,25 @@ def _solve(Z: list[Tensor], crops: list[CropTokens], air: AIR, project: Projecti
     if project is not None:
         projected, covered = project(Matches(C, plan, X, mask, kept, indices, K, crops[0]), air)
         spoken = covered.sum(-1)
-    numbers, spoken_of = torch.stack([counts, spoken]).tolist()  # the one sync of a prefill's evidence
+    # The one read-back of a prefill's evidence: all that a report will tell, and how much was kept.
+    told = torch.cat([torch.stack([counts, spoken, iterations, converged], -1), kept, d], -1).cpu()
+    numbers, spoken_of = told[:, 0].long().tolist(), told[:, 1].long().tolist()
+    chosen_crops, d_host = told[:, 4 : 4 + M].bool(), told[:, 4 + M :]
+    exists = None if mask is None or project is not None else mask.cpu()  # a mask on a device is waited for
     return [
         Evidence(
             boxes=crops[p].boxes,
             prototypes=indices[p],
-            distances=d[p],
-            kept=kept[p],
+            distances=d_host[p],
+            kept=chosen_crops[p],
             count=numbers[p],
             memory=None
             if project is not None
-            else _memory(H[p], X[p], None if mask is None else mask[p], kept[p], air),
+            else _memory(H[p], X[p], None if exists is None else exists[p], chosen_crops[p], air),
             projected=_own(projected[p], P) if projected is not None and spoken_of[p] else None,
             covered=covered[p] if covered is not None and spoken_of[p] < covered.shape[1] else None,
-            iterations=iterations[p],
-            converged=converged[p],
+            iterations=told[p, 2].long(),
+            converged=told[p, 3].bool(),
         )
         for p in range(P)
     ]
@@ -220,7 +224,7 @@ def _average(crops: list[CropTokens], tokens: Tensor, indices: Tensor, transport
     """Control: the mean of all visual features in place of what crops say; no crop takes part."""
     M = len(crops[0].tokens)
     mean = tokens.float().mean(1, keepdim=True)  # (P, 1, d)
-    zero = torch.zeros((), dtype=torch.long, device=tokens.device)
+    zero = torch.zeros((), dtype=torch.long)
     return [
         Evidence(
             boxes=crops[p].boxes,

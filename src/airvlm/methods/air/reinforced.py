@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from airvlm.hooks.intervention import Call, Context, Step, norm
-from airvlm.hooks.logit_lens import EntropyLens, Trigger
+from airvlm.hooks.logit_lens import EntropyLens, Trigger, highest_of
 from airvlm.hooks.templates import layer_span
 from airvlm.methods.air.evidence import Matched, WithEvidence
 
@@ -142,9 +142,12 @@ class Reinforced(WithEvidence):
 
     def reason(self, row: int | None) -> str:
         if self.lens is not None and self.lens.highest is not None and any(self._of(row)):
-            highest = self.lens.highest_of(row)
+            highest = highest_of(self.measured, row)
             return f"no layer's entropy passed {self.method.threshold:g}; the highest was {highest:.3g}"
         return super().reason(row)
+
+    def measures(self) -> dict[str, Tensor]:
+        return {} if self.lens is None else self.lens.measures()
 
 
 def default_span(depth: int) -> range:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TOLERANCE = 2e-4  # total marginal error of a plan, at which its cost is within 1e-4 of the exact one
+TOLERANCE = 1e-4  # total marginal error of a plan; docs/speed.md tells what a looser one changes
 MEMORY = 5  # updates that a step is extrapolated from
 RELAXATION = 1.6  # of an update before it is extrapolated; 1 is Sinkhorn's own
 RIDGE = 1e-3  # of the least squares that extrapolate, relative to the largest difference

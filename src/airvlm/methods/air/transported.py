@@ -40,17 +40,23 @@ def project(m: Matches, air: AIR) -> tuple[Tensor, Tensor]:
         shown = landing(m.crops, m.K, N).to(C)  # (M, K, N)
         R = shown.expand(P, M, m.K, N).gather(2, m.prototypes[:, None, :, None].expand(P, M, Q, N))
     mass = R.sum(-1, keepdim=True)  # (P, M, Q, 1)
-    R = R / mass.clamp_min(1e-30)  # each row a mean over the crop's tokens
-    own = (R * C).sum(-1)  # (P, M, Q) the row's own transport cost
+    R = (
+        R / mass.clamp_min(1e-30) if air.carry == "geometry" else R.div_(mass.clamp_min(1e-30))
+    )  # means over a crop
+    own = C.mul_(R).sum(
+        -1
+    )  # (P, M, Q) the row's own transport cost; C is not needed again, and as large as R
     speaks = m.kept.unsqueeze(-1) & (mass.squeeze(-1) > 0)  # (P, M, Q)
     scores = (own / -(air.temperature or air.eps)).masked_fill(~speaks, -torch.inf)
     covered = speaks.any(1)  # (P, Q)
     weights = scores.masked_fill(~covered.unsqueeze(1), 0.0).softmax(1) if M else scores
-    R = (R * weights.unsqueeze(-1)).transpose(1, 2).reshape(P, Q, M * N)
-    rows = X.reshape(P, M * N, X.shape[-1]).float()
-    if air.noise and rows.numel():
-        rows = torch.stack([noised(own_rows, air) for own_rows in rows])
-    return R @ rows, covered
+    R = R.mul_(weights.unsqueeze(-1))  # (P, M, Q, N)
+    if air.noise and X.numel():
+        X = torch.stack([noised(rows.float(), air) for rows in X.flatten(1, 2)]).view(X.shape)
+    out = R.new_zeros(P, Q, X.shape[-1])
+    for m in range(M):  # a crop at a time: half precision is widened for no more than one
+        out.baddbmm_(R[:, m], X[:, m].float())
+    return out, covered
 
 
 def landing(crops: CropTokens, K: int, N: int) -> Tensor:
