@@ -69,7 +69,6 @@ results: $(STAMP)
 # speed and memory: at LLaVA-1.5-7B's widths, then of every method; ratios to vanilla in one run
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
-	$(BIN)/airvlm bench methods
 
 # data, vision pre-training, projector alignment and joint training of the embedded model (about 1.5 hours on 2 cores)
 train: $(STAMP)

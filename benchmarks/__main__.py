@@ -1,12 +1,13 @@
-"""Every benchmark in turn, each in a process of its own: python -m benchmarks [--quick].
+"""Every benchmark in turn, each in a process of its own, and the total time: python -m benchmarks [--quick].
 
-A full run takes tens of minutes; `--quick` only shows that all of them still run.
+`airvlm bench methods` is the last of them. A full run takes tens of minutes; `--quick` only shows that they still run.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 # each benchmark with what makes it short
 QUICK: dict[str, list[str]] = {
@@ -23,10 +24,16 @@ QUICK: dict[str, list[str]] = {
 def main() -> None:
     quick = "--quick" in sys.argv
     failed = []
+    started = time.perf_counter()
     for name, options in QUICK.items():
         print(f"\n== {name}", flush=True)
         done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *(options if quick else [])])
         failed += [name] if done.returncode else []
+    if not quick:
+        print("\n== airvlm bench methods", flush=True)
+        done = subprocess.run([sys.executable, "-m", "airvlm", "bench", "methods"])
+        failed += ["bench methods"] if done.returncode else []
+    print(f"\nAll of them took {(time.perf_counter() - started) / 60:.1f} minutes.")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

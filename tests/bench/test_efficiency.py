@@ -54,7 +54,7 @@ def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_methods_take_turns_and_no_picture_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     pretender = Pretender(monkeypatch)
     measure(pretender.subject(), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, repeats=2)
-    names, pictures = zip(*pretender.asked, strict=True)
+    names, pictures = zip(*pretender.asked[1:], strict=True)  # the first answer is not measured
     turns = [names[i : i + 3] for i in range(0, 9, 3)]
     assert all(sorted(turn) == ["memvr", "vaf", "vanilla"] for turn in turns)
     assert [turn[0] for turn in turns] == ["vanilla", "memvr", "vaf"]  # another begins each time

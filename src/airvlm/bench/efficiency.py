@@ -82,7 +82,10 @@ def measure(
     """The cost of each method; ratios are to the first. One warm-up turn is measured for memory instead of time."""
     costs = [Cost(name, tokens) for name in methods]
     chosen = list(methods.values())
-    number = 0
+    # The first answer allocates what all later ones use again: nobody's memory, so it is not measured.
+    progress(f"{subject.name}: an answer that is not measured")
+    _asked(subject, chosen[0], subject.picture(0), tokens)
+    number = 1
     for turn in range(repeats + 1):
         taken = [0.0] * len(costs)
         # Each turn begins with another method, so that none always follows the same one.

@@ -54,8 +54,8 @@ def project(m: Matches, air: AIR) -> tuple[Tensor, Tensor]:
     if air.noise and X.numel():
         X = torch.stack([noised(rows.float(), air) for rows in X.flatten(1, 2)]).view(X.shape)
     out = R.new_zeros(P, Q, X.shape[-1])
-    for m in range(M):  # a crop at a time: half precision is widened for no more than one
-        out.baddbmm_(R[:, m], X[:, m].float())
+    for crop in range(M):  # one at a time: half precision is widened for no more than one
+        out.baddbmm_(R[:, crop], X[:, crop].float())
     return out, covered
 
 
