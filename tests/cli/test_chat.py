@@ -18,7 +18,7 @@ def talk(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: list[str], *arguments: str
 ) -> tuple[int, str, str]:
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-    code = cli.run(["chat", *arguments])
+    code = cli.run(["chat", "--model", "tiny", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

@@ -13,7 +13,7 @@ from training.photo.features import extract, maps
 from training.photo.grammar import World
 from training.photo.joint import Packer, Views, restore_joint, train_joint
 from training.photo.labels import Labels
-from training.photo.model import build_model, build_processor
+from training.photo.model import build_model, kept_processor
 from training.photo.pooled import PooledNames
 from training.photo.recipe import RECIPES
 from training.photo.score import score
@@ -46,7 +46,7 @@ def main() -> None:
     labels = Labels.read(chosen.objects)
     world = World.of(labels.names, labels.present[labels.splits["train"].start :])
     torch.manual_seed(recipe.seed)
-    processor = build_processor(recipe, world)
+    processor = kept_processor(recipe, world, folder / "processor")
     model = build_model(recipe, processor)
     tower = model.model.vision_tower
     if "features" in chosen.stages:

@@ -108,7 +108,7 @@ class World:
     def absent(self, present: Sequence[str], draw: random.Random) -> str:
         """An object that is not there: any, a frequent one, or one that is often beside those that are."""
         away = [k for k, name in enumerate(self.names) if name not in present]
-        kind = draw.randrange(3)
+        kind = draw.choices(range(3), (0.25, 0.35, 0.4))[0]
         if kind == 0 or (kind == 2 and not present):
             weights = [1.0] * len(away)
         elif kind == 1:

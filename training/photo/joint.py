@@ -123,6 +123,13 @@ def trained_parts(model: LlavaForConditionalGeneration, pooled: PooledNames) -> 
     )
 
 
+def optimiser_of(parts: nn.ModuleDict) -> torch.optim.AdamW:
+    """Two groups: what starts here, and the projector with the pool, which come trained."""
+    known = [*parts["projector"].parameters(), *parts["pooled"].parameters()]
+    groups = [{"params": list(parts["decoder"].parameters())}, {"params": known}]
+    return torch.optim.AdamW(groups, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+
+
 def restore_joint(model: LlavaForConditionalGeneration, pooled: PooledNames, folder: Path) -> None:
     """What an earlier run of this stage has learnt so far."""
     state = torch.load(folder / "joint.pt", weights_only=True)
@@ -140,7 +147,7 @@ def train_joint(
 ) -> None:
     projector, decoder = model.model.multi_modal_projector, model.model.language_model
     parts = trained_parts(model, pooled)
-    optimiser = torch.optim.AdamW(parts.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+    optimiser = optimiser_of(parts)
     start = load(folder / "joint.pt", parts, optimiser)
     model.train()
     batches = pool(recipe, packer, views, start // POOL)
@@ -161,9 +168,10 @@ def train_joint(
         named = F.binary_cross_entropy_with_logits(
             pooled(z, decoder.embed_tokens.weight), truth, reduction="sum"
         )
-        loss = (losses * weights[told]).sum() / weight + recipe.pooled_weight * named / len(truth) / 5
-        for group in optimiser.param_groups:
-            group["lr"] = rate_at(step, recipe.joint_steps, recipe.joint_rate, warm=200)
+        loss = (losses * weights[told]).sum() / weight + recipe.pooled_weight * named / len(truth)
+        rate = rate_at(step, recipe.joint_steps, recipe.joint_rate, warm=200)
+        for group, share in zip(optimiser.param_groups, (1.0, recipe.projector_share), strict=True):
+            group["lr"] = rate * share
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parts.parameters(), 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -75,6 +76,13 @@ def build_processor(recipe: Recipe, world: grammar.World) -> LlavaProcessor:
         num_additional_image_tokens=0,
         chat_template=TEMPLATE,
     )
+
+
+def kept_processor(recipe: Recipe, world: grammar.World, folder: Path) -> LlavaProcessor:
+    """The processor of a run, built once: its vocabulary must not change when the grammar does."""
+    if not folder.exists():
+        build_processor(recipe, world).save_pretrained(folder)
+    return LlavaProcessor.from_pretrained(folder)
 
 
 def build_tower(recipe: Recipe) -> EfficientNetLiteTower:

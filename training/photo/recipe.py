@@ -16,7 +16,8 @@ class Recipe:
     zoomed: int = 12_000  # training photographs that have a second view
     zoomed_share: float = 0.15  # of the samples
     vision_width: int = 256
-    vision_steps: int = 800
+    vision_steps: int = 1400
+    vision_cycle: int = 800  # of them in the first cycle of the learning rate
     vision_batch: int = 64
     vision_rate: float = 1.5e-3  # of adapter, projector and names
     upper_rate: float = 3e-4  # of the tower's last blocks
@@ -26,14 +27,15 @@ class Recipe:
     heads: int = 4
     feed_forward: int = 416
     vocabulary: int = 768
-    joint_steps: int = 3000
+    joint_steps: int = 2800
     joint_batch: int = 24
     joint_rate: float = 2e-3
     joint_zoomed_share: float = 0.1
     other_share: float = 0.3  # of the samples, those with a question of another kind
     questions: int = 8  # yes/no questions packed behind each photograph
     answer_weight: float = 3.0  # of the tokens of an answer, against those of a description
-    pooled_weight: float = 0.3  # of the loss that names what patches show
+    projector_share: float = 0.25  # of the rate, for the projector, which comes trained
+    pooled_weight: float = 0.2  # of the loss that names what patches show
 
 
 RECIPES = {

@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("airvlm.cli.serve:serve", "An OpenAI-compatible server, every answer under a method."),
     "web": ("airvlm.cli.web:web", "A page in the browser: methods side by side."),
     "bench": ("airvlm.cli.bench:bench", "Measure speed and memory against vanilla."),
-    "models": ("airvlm.cli.models:models", "Which model families are supported."),
+    "models": ("airvlm.cli.models:models", "Which models are embedded, and which families are supported."),
     "methods": (
         "airvlm.cli.methods:methods",
         "Which methods there are: every field, its meaning and default.",

@@ -39,6 +39,7 @@ __all__ = [
     "place",
 ]
 
+OWN_IMAGES = 500  # of one's own that are asked about; more with a larger --limit
 RowsOption = Annotated[
     int | None,
     typer.Option("--batch-size", min=1, help="Questions that run together. Default: what fits the memory."),
@@ -217,7 +218,9 @@ def ask_tasks(names: Sequence[str], how: Evaluating, **more: Any) -> list[Asked]
     asked = []
     for name in names:
         try:
-            options = {"objects": str(how.objects.absolute())} if how.objects else {}
+            options: dict[str, Any] = {"objects": str(how.objects.absolute())} if how.objects else {}
+            if how.objects and how.limit and how.limit > OWN_IMAGES:
+                options["count"] = how.limit
             spec = ({"variant": how.variant} if how.variant else {}) | (
                 {"options": options} if options else {}
             )

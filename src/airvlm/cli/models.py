@@ -1,4 +1,7 @@
-"""`airvlm models`: the supported families. Knows only the table in families.py."""
+"""`airvlm models`: the embedded models, and the supported families. Knows only their cards and families.py."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from rich.markup import escape
 from rich.padding import Padding
@@ -14,7 +17,7 @@ def models(
     json: JsonOption = False,
     markdown: ReadmeOption = False,
 ) -> None:
-    """Which model families are supported.
+    """Which models are embedded, and which families are supported.
 
     A family is transformers' model type. Anything else can be used from Python by naming its parts:
     [bold]Anatomy(...)[/bold].
@@ -31,12 +34,15 @@ def models(
              "note": f.note, "package": FAMILIES.package(name)}
             for name, f in FAMILIES.items()
         ]  # fmt: skip
-        emit({"families": rows, "refused": REFUSED})
+        emit({"embedded": embedded(), "families": rows, "refused": REFUSED})
         return
     if markdown:
         print(models_markdown())
         return
     console = out()
+    for name, card in embedded().items():
+        console.print(f"[bold]{name}[/bold]  embedded: {escape(str(card['world']))}", soft_wrap=True)
+        console.print(Padding(escape(_in_a_line(card["scores"])), (0, 0, 0, 2)))
     for own, f in FAMILIES.items():
         # a block each, not a row: names are there to be copied, so that no terminal may cut them
         package = FAMILIES.package(own)
@@ -48,6 +54,21 @@ def models(
         console.print(f"not possible: {name} ({escape(reason)})")
     for problem in FAMILIES.problems.values():
         warn(f"left out: {problem}")
+
+
+def embedded() -> dict[str, dict[str, Any]]:
+    """The models inside the package: what they know, and what they score (`airvlm about` says more)."""
+    from airvlm.cli.about import MODELS, WORLDS
+
+    found = {}
+    for name, own in MODELS.items():
+        if (own.model_path() / "card.json").is_file():
+            found[name] = {"world": WORLDS[name]["images"], "scores": own.model_card().get("scores", {})}
+    return found
+
+
+def _in_a_line(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.1f}" for name, value in scores.items())
 
 
 def models_markdown() -> str:
