@@ -1,4 +1,4 @@
-"""A LLaVA of the 7B model's real widths with random weights, a prompt with one picture, and fair timing.
+"""A LLaVA of the 7B model's real widths with random weights, a prompt with one image, and fair timing.
 
 Layers share one set of weights: a layer's 810 MB in fp32 do not fit any cache, so every layer still reads all of
 its weights from memory and computes all of its products, and 32 layers need the memory of one. Knows nothing of
@@ -20,49 +20,43 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
-from transformers import (
-    CLIPVisionConfig,
-    DynamicCache,
-    LlamaConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
+from torch import nn
+from transformers import DynamicCache
+
+from airvlm.bench.wide import (
+    FFN,
+    HEADS,
+    PATCH,
+    TOWER_FFN,
+    TOWER_WIDTH,
+    VOCABULARY,
+    WIDTH,
+    WORDS,
+    K,
+    wide_llava,
+    wide_processor,
+    wide_prompt,
 )
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+__all__ = [
+    "PATCH",
+    "TOWER_FFN",
+    "TOWER_WIDTH",
+    "K",
+]  # what the benchmarks know from here, beside what follows
 
 RESULTS = Path(__file__).parent / "results"
-WIDTH, FFN, HEADS, VOCABULARY = 4096, 11008, 32, 32064
-TOWER_WIDTH, TOWER_FFN, TOWER_LAYERS, SIDE, PATCH = 1024, 4096, 24, 336, 14
-K = (SIDE // PATCH) ** 2  # 576 visual tokens a picture or crop
-LAYERS = 32  # of the real model
+processor, prompt = wide_processor, wide_prompt
+TOWER_LAYERS, LAYERS = 24, 32  # of the real model
 WINDOW = (26, 32)  # the layers that AIR acts in
-IMAGE, TEXT_TOKENS = 32000, 40  # the image token, and the words of a short question with its template
+TEXT_TOKENS = WORDS
 LAYER_WEIGHTS = 4 * WIDTH**2 + 3 * WIDTH * FFN
 HEAD_WEIGHTS = WIDTH * VOCABULARY
 
 
 def build(layers: int, tower_layers: int = 1) -> Any:
-    """The model in fp32, with `layers` decoder layers and `tower_layers` in its vision tower."""
-    text = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=FFN,
-        num_hidden_layers=1,
-        num_attention_heads=HEADS,
-        max_position_embeddings=4096,
-    )
-    tower = CLIPVisionConfig(
-        hidden_size=TOWER_WIDTH,
-        intermediate_size=TOWER_FFN,
-        num_hidden_layers=1,
-        num_attention_heads=16,
-        image_size=SIDE,
-        patch_size=PATCH,
-    )
-    torch.manual_seed(0)
-    model = LlavaForConditionalGeneration(
-        LlavaConfig(vision_config=tower, text_config=text, image_token_index=IMAGE)
-    ).eval()
+    """The model in fp32, with `layers` decoder layers and `tower_layers` in its vision tower, each of one's weights."""
+    model = wide_llava(1, 1)
     repeat(model.get_decoder().layers, layers)
     for i, layer in enumerate(model.get_decoder().layers):
         layer.self_attn.layer_idx = i
@@ -77,24 +71,13 @@ def repeat(layers: nn.ModuleList, count: int) -> None:
     layers.extend(copy.deepcopy(layers[0], dict(shared)) for _ in range(count - 1))
 
 
-def processor() -> Any:
-    return CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
-
-
 def picture(seed: int = 0, size: tuple[int, int] = (640, 480)) -> Image.Image:
     coarse = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
-def prompt() -> dict[str, Tensor]:
-    """Token ids of a question about one picture: 616 tokens."""
-    words = torch.randint(5, 31000, (TEXT_TOKENS,), generator=torch.Generator().manual_seed(0))
-    ids = torch.cat([words[:5], torch.full((K,), IMAGE), words[5:]])
-    return {"input_ids": ids[None], "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
-
-
 def encoded(model: Any, image: Image.Image) -> dict[str, Any]:
-    """The picture's features, encoded beforehand, as forward takes them."""
+    """The image's features, encoded beforehand, as forward takes them."""
     pixels = processor()([image], return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         features = model.base_model.get_image_features(pixels, return_dict=True)

@@ -9,15 +9,13 @@ from typing import Any, TypeAlias
 from jinja2 import TemplateError
 
 from airvlm.models.families import FAMILIES, Family
+from airvlm.tiny.grammar import DESCRIBE
 
 __all__ = ["DESCRIBE", "Question", "begins_with_bos", "image_token", "prompt_text"]
 
 # One question, or the turns of a conversation in transformers' own form: role and content, where the content is a text
 # or a list of {"type": "text", "text": ...} and {"type": "image"}; the images are given beside it, in their order
 Question: TypeAlias = "str | Sequence[Mapping[str, Any]]"
-
-# The sentence that CHAIR evaluations use, so that `describe` and the evaluation ask the same
-DESCRIBE = "Please describe this image in detail."
 
 
 def prompt_text(processor: Any, family: str, image_token: str, question: Question, images: int) -> str:

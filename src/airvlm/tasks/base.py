@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from airvlm.tasks.coverage import Coverage
 from airvlm.tasks.files.reading import read_records, read_text
+from airvlm.tiny.grammar import DESCRIBE
 
 __all__ = [
     "DESCRIBE",
@@ -40,7 +41,6 @@ __all__ = [
 T = TypeVar("T")  # an answer, or what was read from it
 Counts = Mapping[str, Any]  # count name -> number, or an array of B resampled sums
 Formula = Callable[[Counts], Any]  # must work elementwise, so that resampling is one call
-DESCRIBE = "Please describe this image in detail."  # what every CHAIR paper asks
 UNPARSED = "unparsed"  # reserved count: 1 where the parser found no answer in the text
 MISSING = "missing"  # reserved count: 1 where there was no answer (or no verdict) at all
 

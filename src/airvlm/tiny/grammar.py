@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airvlm.tiny.world import COLOURS, CONTEXTS, OBJECTS, Placed, Scene
 
+# the sentence of CHAIR evaluations: what `describe` and every task ask, and what the embedded models were trained on
 DESCRIBE = "Please describe this image in detail."
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 PAIRS = ("skis", "scissors")  # plural in form: one of them is "a pair of"

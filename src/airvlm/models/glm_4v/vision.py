@@ -1,4 +1,4 @@
-"""GLM-4V's eye: a ViT that normalises what each branch adds, a 2 x 2 down-sampling convolution and a gated adapter.
+"""GLM-4V's vision tower: a ViT that normalises what each branch adds, 2 x 2 down-sampling and a gated adapter.
 
 Knows pixels and features; knows nothing of text, of where the rows go, or of checkpoints.
 """

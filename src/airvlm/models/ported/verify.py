@@ -19,6 +19,7 @@ from PIL import Image
 from transformers import PreTrainedConfig
 
 from airvlm.models.ported.checkpoint import load
+from airvlm.tiny.grammar import DESCRIBE
 
 # the last transformers on which both originals run, and what their code imports
 ENVIRONMENT = (
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m airvlm.models.ported.verify", description=__doc__)
     parser.add_argument("name", help="Qwen/Qwen-VL-Chat, THUDM/glm-4v-9b or a folder with the official files")
     parser.add_argument("picture")
-    parser.add_argument("--question", default="Please describe this image in detail.")
+    parser.add_argument("--question", default=DESCRIBE)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--python", nargs="+", default=UV, help="another Python that can run the original")

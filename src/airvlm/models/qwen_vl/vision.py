@@ -1,4 +1,4 @@
-"""Qwen-VL's eye: a pre-norm ViT and the resampler that turns its patches into a fixed number of rows.
+"""Qwen-VL's vision tower: a pre-norm ViT and the resampler that turns its patches into a fixed number of rows.
 
 Knows pixels and features; knows nothing of text, of where the rows go, or of checkpoints.
 The computation is the one of the released model: see the notes at each place where it departs from a plain ViT.
