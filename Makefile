@@ -32,6 +32,7 @@ DOOR_TEST := AIRVLM_DOORS=$(CURDIR)/out/doors OMP_NUM_THREADS=1
 test-doors: $(STAMP) $(DOORS:%=.venv-%/.installed)
 	$(DOOR_TEST) $(BIN)/python -m pytest tests/doors/test_oldest_transformers.py
 	$(DOOR_TEST) .venv-lmms/bin/python -m pytest tests/doors/test_lmms_eval.py
+	$(DOOR_TEST) AIRVLM_SERVER_PYTHON=$(BIN)/python .venv-lmms/bin/python -m pytest tests/doors/test_lmms_openai.py
 	$(DOOR_TEST) PYTHONPATH=$(CURDIR)/tests/doors/cpu .venv-vllm/bin/python -m pytest tests/doors/test_vllm.py
 	$(DOOR_TEST) PYTHONPATH=$(CURDIR)/tests/doors/cpu .venv-vllm/bin/python -m pytest tests/doors/test_vllm_engines.py tests/doors/test_vllm_server.py
 	$(DOOR_TEST) .venv-web/bin/python -m pytest tests/doors/test_web.py
