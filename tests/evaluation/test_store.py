@@ -14,10 +14,10 @@ import time
 
 import pytest
 
-from airvlm.evaluation.store import FILE, Question, Record, Store, StoreError
+from airvlm.evaluation.store import FILE, Query, Record, Store, StoreError
 from airvlm.storage import jsonl
 
-QUESTION = Question(
+QUESTION = Query(
     task="pope",
     item="0",
     picture="p",
@@ -45,7 +45,7 @@ def test_a_record_survives_the_round_trip_through_its_line():
     assert full.to_line().count(b"\n") == 1
 
 
-@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Question)])
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Query)])
 def test_the_key_changes_with_every_field_that_can_change_the_answer(name):
     other = {"x": 1} if isinstance(getattr(QUESTION, name), dict) else "x"
     assert dataclasses.replace(QUESTION, **{name: other}).key != QUESTION.key

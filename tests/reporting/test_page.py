@@ -17,7 +17,7 @@ from airvlm.cli import run as command_line
 from airvlm.evaluation.run import Run
 from airvlm.evaluation.store import Store
 from airvlm.reporting.page import (
-    Report,
+    Page,
     report_csv,
     report_html,
     report_latex,
@@ -34,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def report(run: Run) -> Report:
-    return Report.of([run])
+def report(run: Run) -> Page:
+    return Page.of([run])
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_hostile_names_do_not_become_markup(run: Run) -> None:
     name = '<b onclick="x">"air" & co</b>'
     task = run.tasks["chair"]
     hostile = replace(task, methods={**task.methods, name: task.methods["air"]}, _scores={}, _samples={})
-    text = report_html(Report.of([replace(run, tasks={"chair": hostile})]), answers=2)
+    text = report_html(Page.of([replace(run, tasks={"chair": hostile})]), answers=2)
     assert "onclick" not in " ".join(" ".join(attributes) for _, attributes in Tags(text).found)
     assert "&lt;b onclick=&#34;x&#34;&gt;" in text
 
@@ -101,7 +101,7 @@ def test_only_the_pages_own_script_may_run(page: Path) -> None:
     assert re.search(r"script-src 'sha256-[\w+/=]{44}'", policy[1])
 
 
-def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Report) -> None:
+def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Page) -> None:
     sheet = report.paper[0]
     assert sheet.title == "chair, laid out as the paper's Table 1 (64 tokens)"
     rows = dict(sheet.rows)
@@ -114,7 +114,7 @@ def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Report) 
     )
 
 
-def test_a_figure_that_saying_less_buys_has_no_best(report: Report) -> None:
+def test_a_figure_that_saying_less_buys_has_no_best(report: Page) -> None:
     best = {
         column.title.split()[0]
         for sheet in report.paper
@@ -126,12 +126,12 @@ def test_a_figure_that_saying_less_buys_has_no_best(report: Report) -> None:
 
 def test_a_model_of_the_paper_stands_beside_its_own_column(tmp_path: Path) -> None:
     runs = [Run.load(small_run(tmp_path, model="Qwen/Qwen-VL-Chat"))]
-    sheet = Report.of(runs).paper[0]
+    sheet = Page.of(runs).paper[0]
     assert {column.group for column in sheet.columns if column.paper} == {"the paper: Qwen-VL-Chat"}
     assert not any("direction only" in note for note in sheet.notes)
 
 
-def test_every_format_holds_the_same_figures(run: Run, report: Report) -> None:
+def test_every_format_holds_the_same_figures(run: Run, report: Page) -> None:
     value = run.tasks["chair"].scores("air").metrics["CHAIR_S"]
     rows = list(csv.DictReader(io.StringIO(report_csv(report))))
     mine = next(r for r in rows if (r["task"], r["method"], r["metric"]) == ("chair", "air", "CHAIR_S"))
@@ -165,7 +165,7 @@ def test_hallucinated_objects_are_marked_and_true_ones_too(page: Path) -> None:
 def test_a_run_that_failed_says_so_on_top(run: Run) -> None:
     task = run.tasks["chair"]
     broken = replace(task, answers={}, _scores={}, _samples={})
-    text = report_html(Report.of([replace(run, tasks={"chair": broken})]), answers=3)
+    text = report_html(Page.of([replace(run, tasks={"chair": broken})]), answers=3)
     assert "Not to be trusted yet" in text
     assert "nothing answered" in text
     assert "not answered" in text
@@ -173,13 +173,13 @@ def test_a_run_that_failed_says_so_on_top(run: Run) -> None:
 
 def test_several_runs_stand_side_by_side_and_caps_make_a_plot(run: Run, tmp_path: Path) -> None:
     longer = Run.load(small_run(tmp_path, max_new_tokens=128))
-    report = Report.of([run, longer])
+    report = Page.of([run, longer])
     groups = {column.group for column in report.paper[0].columns if not column.paper}
     assert groups == {"small-model, at most 64 tokens", "small-model, at most 128 tokens"}
     assert any("by the cap" in caption for caption, _ in report.figures)
 
 
-def test_every_plot_is_drawn(report: Report) -> None:
+def test_every_plot_is_drawn(report: Page) -> None:
     captions = " ".join(caption for caption, _ in report.figures)
     for said in (
         "difference to vanilla",
@@ -192,7 +192,7 @@ def test_every_plot_is_drawn(report: Report) -> None:
 
 
 def test_report_is_the_same_twice(run: Run) -> None:
-    assert report_html(Report.of([run])) == report_html(Report.of([run]))
+    assert report_html(Page.of([run])) == report_html(Page.of([run]))
 
 
 def test_the_command_writes_four_files(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,12 +250,12 @@ def test_on_a_phone_the_deciding_column_is_seen_and_a_wide_table_says_that_it_go
 
 def test_when_by_which_command_and_with_which_versions_stands_on_top(run: Run) -> None:
     made = {"command": "airvlm evaluate <x>", "date": "2026-01-02 03:04", "versions": {"torch": "2.13.0"}}
-    text = report_html(Report.of([replace(run, commands=[made])]), answers=0)
+    text = report_html(Page.of([replace(run, commands=[made])]), answers=0)
     top = text[: text.index("</header>")]
     assert "2026-01-02 03:04" in top and "airvlm evaluate &lt;x&gt;" in top and "torch 2.13.0" in top
 
 
 def test_without_matplotlib_the_page_says_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = report_html(Report.of([run]), answers=0)
+    text = report_html(Page.of([run]), answers=0)
     assert "<svg" not in text and "airvlm[plots]" in text

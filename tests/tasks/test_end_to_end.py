@@ -14,7 +14,7 @@ from PIL import Image
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.run import Run
-from airvlm.reporting.page import Report, report_html
+from airvlm.reporting.page import Page, report_html
 from airvlm.tasks import load_task
 from tests.fake_judge import FakeJudge
 
@@ -87,7 +87,7 @@ def test_mmhal_with_a_judge_that_the_environment_names(
         monkeypatch.setenv("AIRVLM_JUDGE_MODEL", "fake-model")
         monkeypatch.setenv("AIRVLM_JUDGE_CACHE", str(tmp_path / "verdicts.jsonl"))
         run = run_of("mmhal", tmp_path, "A dog.")
-        text = report_html(Report.of([run]))
+        text = report_html(Page.of([run]))
         assert len(fake.requests) == 8, "verdicts are kept: scoring again asks nobody"
     assert run.tasks["mmhal"].scores("vanilla").metrics["rating"] == 3.75
     assert "fake-model" in text

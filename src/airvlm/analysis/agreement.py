@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from airvlm import AIR, VLM
 from airvlm.analysis.result import Analysis, canvas, interval
-from airvlm.analysis.samples import Sample, crop_tokens, visual_tokens
+from airvlm.analysis.samples import LabelledImage, crop_tokens, visual_tokens
 from airvlm.images.prompts import DESCRIBE
 from airvlm.methods.air.transport import cosine_cost, sinkhorn
 from airvlm.tasks.words.objects import mentions
@@ -40,7 +40,7 @@ CONDITIONS = (
 
 
 def agreement(
-    vlm: VLM, samples: Sequence[Sample], air: AIR, *, crops: int = 12, progress: bool = True
+    vlm: VLM, samples: Sequence[LabelledImage], air: AIR, *, crops: int = 12, progress: bool = True
 ) -> Analysis:
     """Recognition of each object in each crop, and descriptions under each way of blending."""
     if any(sample.objects is None for sample in samples):
@@ -122,7 +122,7 @@ def _carried(Z: Tensor, views: Sequence[Tensor], eps: float) -> Tensor:
     return (mix.unsqueeze(-1) * torch.stack(rows)).sum(0)
 
 
-def _described(vlm: VLM, sample: Sample, tokens: Tensor | None) -> str:
+def _described(vlm: VLM, sample: LabelledImage, tokens: Tensor | None) -> str:
     """The description with these visual tokens in place of the image's own."""
     row = vlm.encoder.read(sample.path, DESCRIBE)
     if tokens is None:

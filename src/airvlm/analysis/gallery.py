@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from airvlm import AIR, VLM
 from airvlm.analysis.result import Analysis, canvas, interval
-from airvlm.analysis.samples import Sample, grid, visual_tokens
+from airvlm.analysis.samples import LabelledImage, grid, visual_tokens
 from airvlm.images.prompts import DESCRIBE
 from airvlm.methods.air.prototypes import how_many, prototypes
 from airvlm.report import Crop
@@ -22,7 +22,7 @@ __all__ = ["crops"]
 THUMBNAILS = 12
 
 
-def crops(vlm: VLM, samples: Sequence[Sample], method: AIR, *, progress: bool = True) -> Analysis:
+def crops(vlm: VLM, samples: Sequence[LabelledImage], method: AIR, *, progress: bool = True) -> Analysis:
     """What AIR looked at, image by image."""
     answers = list(
         vlm.batch(
@@ -59,7 +59,9 @@ def crops(vlm: VLM, samples: Sequence[Sample], method: AIR, *, progress: bool = 
     )
 
 
-def _drawn(vlm: VLM, samples: Sequence[Sample], shown: Sequence[Sequence[Crop]], method: AIR) -> Figure:
+def _drawn(
+    vlm: VLM, samples: Sequence[LabelledImage], shown: Sequence[Sequence[Crop]], method: AIR
+) -> Figure:
     columns = 1 + THUMBNAILS
     figure, axes = canvas(len(samples), columns, (1.2 * columns + 1.2, 1.5 * len(samples)), squeeze=False)
     for axis in axes.flat:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from airvlm import VLM, Method
 from airvlm.analysis.result import Analysis, canvas, interval
-from airvlm.analysis.samples import Sample, grid
+from airvlm.analysis.samples import LabelledImage, grid
 from airvlm.images.prompts import DESCRIBE
 from airvlm.tasks.words.marks import Mark, marks
 from airvlm.tasks.words.objects import mentions
@@ -47,9 +47,11 @@ class _Word:
         return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
 
 
-def heat(vlm: VLM, samples: Sequence[Sample], method: Method | None, *, progress: bool = True) -> Analysis:
+def heat(
+    vlm: VLM, samples: Sequence[LabelledImage], method: Method | None, *, progress: bool = True
+) -> Analysis:
     """Maps of every object word, for vanilla's answer and the method's."""
-    found: list[tuple[Sample, str, list[_Word]]] = []
+    found: list[tuple[LabelledImage, str, list[_Word]]] = []
     for sample in tqdm(samples, desc="heat", disable=not progress):
         for name, chosen in (("vanilla", None), *([(method.name, method)] if method is not None else [])):
             found.append((sample, name, _words(vlm, sample, chosen)))
@@ -79,7 +81,7 @@ def heat(vlm: VLM, samples: Sequence[Sample], method: Method | None, *, progress
     )
 
 
-def _words(vlm: VLM, sample: Sample, method: Method | None) -> list[_Word]:
+def _words(vlm: VLM, sample: LabelledImage, method: Method | None) -> list[_Word]:
     row = vlm.encoder.read(sample.path, DESCRIBE)
     [answer] = vlm.answer_rows([row], method)
     tokenizer = vlm.processor.tokenizer
@@ -123,7 +125,7 @@ def _words(vlm: VLM, sample: Sample, method: Method | None) -> list[_Word]:
 
 
 def _places(
-    tokenizer: Any, ids: list[int], text: str, sample: Sample
+    tokenizer: Any, ids: list[int], text: str, sample: LabelledImage
 ) -> list[tuple[int, tuple[str, bool | None]]]:
     """The token at which each object word begins, the word, and whether the image shows it; true and wrong in turns."""
     truth = set(sample.objects or ())
@@ -175,7 +177,7 @@ def _pass(
     return held[-1], logits
 
 
-def _drawn(found: Sequence[tuple[Sample, str, list[_Word]]]) -> Figure:
+def _drawn(found: Sequence[tuple[LabelledImage, str, list[_Word]]]) -> Figure:
     shown = [(sample, name, _chosen(words)) for sample, name, words in found if words][:6]
     columns = 1 + 2 * WORDS
     figure, axes = canvas(

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from airvlm import AIR, VLM
 from airvlm.analysis.result import Analysis, canvas, interval
-from airvlm.analysis.samples import Sample
+from airvlm.analysis.samples import LabelledImage
 from airvlm.images.prompts import DESCRIBE
 from airvlm.methods.air.reinforced import default_span
 
@@ -31,7 +31,7 @@ __all__ = ["layers"]
 
 def layers(
     vlm: VLM,
-    samples: Sequence[Sample],
+    samples: Sequence[LabelledImage],
     *,
     question: str | None = None,  # None: about an object that the image shows, where one is known
     strength: float = 0.2,
@@ -102,7 +102,7 @@ def layers(
     )
 
 
-def _asked(sample: Sample) -> str:
+def _asked(sample: LabelledImage) -> str:
     """A question that can be answered either way: a description begins alike whatever the image shows."""
     return f"Is there a {sample.objects[-1]} in the image?" if sample.objects else DESCRIBE
 

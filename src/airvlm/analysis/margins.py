@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from airvlm import VLM
 from airvlm.analysis.result import Analysis, auc_interval, canvas
-from airvlm.analysis.samples import Sample, crop_tokens, visual_tokens
+from airvlm.analysis.samples import LabelledImage, crop_tokens, visual_tokens
 from airvlm.methods.air.crops import Box
 from airvlm.methods.air.transport import cosine_cost, sinkhorn
 
@@ -43,7 +43,9 @@ DISTANCES: dict[str, Distance] = {
 }
 
 
-def margins(vlm: VLM, samples: Sequence[Sample], *, crops: int = 12, progress: bool = True) -> Analysis:
+def margins(
+    vlm: VLM, samples: Sequence[LabelledImage], *, crops: int = 12, progress: bool = True
+) -> Analysis:
     """Own crops against the next image's, by every distance."""
     images = [sample.image for sample in samples]
     tokens = visual_tokens(vlm, images)
@@ -104,7 +106,7 @@ def _auc(found: dict[str, dict[str, Any]], name: str) -> float:
     return float(found[name]["own_against_other"]["value"])
 
 
-def _shows(box: Box, size: tuple[int, int], sample: Sample) -> list[bool]:
+def _shows(box: Box, size: tuple[int, int], sample: LabelledImage) -> list[bool]:
     """For each object of the image, whether the crop holds enough of it."""
     W, H = size
     told = []

@@ -20,14 +20,14 @@ from airvlm import VLM, tiny
 from airvlm.images.load import load_image
 from airvlm.methods.air.crops import Box, crop_boxes
 
-__all__ = ["Sample", "crop_tokens", "grid", "load_samples", "visual_tokens"]
+__all__ = ["LabelledImage", "crop_tokens", "grid", "load_samples", "visual_tokens"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"}
 CHUNK = 48  # images in one call of the encoder
 
 
 @dataclass(frozen=True)
-class Sample:
+class LabelledImage:
     """One image, and what is known of it."""
 
     name: str
@@ -44,7 +44,7 @@ class Sample:
 
 def load_samples(
     vlm: VLM, count: int, folder: Path | None = None, objects: Path | None = None
-) -> list[Sample]:
+) -> list[LabelledImage]:
     """The first images of a folder, or calibration scenes of the emoji world for its own model."""
     if folder is None:
         if vlm.name != "tiny":
@@ -52,7 +52,7 @@ def load_samples(
                 "give --images FOLDER: only the emoji model brings images of its own (--model tiny)"
             )
         return [
-            Sample(s.id, s.path, s.names, tuple((o.name, o.box) for o in s.objects))
+            LabelledImage(s.id, s.path, s.names, tuple((o.name, o.box) for o in s.objects))
             for s in tiny.scenes("calibration")[:count]
         ]
     if not folder.is_dir():
@@ -62,7 +62,7 @@ def load_samples(
     if len(paths) < 2:
         raise ValueError(f"{folder} holds {len(paths)} images: an analysis compares at least two")
     named = [(path, known.get(path.name, known.get(path.stem))) for path in paths]
-    return [Sample(p.stem, p, None if names is None else tuple(names)) for p, names in named]
+    return [LabelledImage(p.stem, p, None if names is None else tuple(names)) for p, names in named]
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 
 from airvlm import VLM
 from airvlm.analysis.result import Analysis, canvas, interval
-from airvlm.analysis.samples import Sample, grid, visual_tokens
+from airvlm.analysis.samples import LabelledImage, grid, visual_tokens
 from airvlm.methods.air.prototypes import how_many, prototypes
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ ARTEFACT = 6.0  # median absolute deviations above the median norm
 MOSTLY = 0.5  # share of variance at which place says more than content
 
 
-def tokens(vlm: VLM, samples: Sequence[Sample], *, top_q: float = 0.375, progress: bool = True) -> Analysis:
+def tokens(
+    vlm: VLM, samples: Sequence[LabelledImage], *, top_q: float = 0.375, progress: bool = True
+) -> Analysis:
     """Variance by place and object, norms, artefacts, prototypes."""
     found = visual_tokens(vlm, [sample.image for sample in samples])
     usual = max({len(z) for z in found}, key=[len(z) for z in found].count)
@@ -90,7 +92,7 @@ def tokens(vlm: VLM, samples: Sequence[Sample], *, top_q: float = 0.375, progres
     )
 
 
-def _labels(samples: Sequence[Sample], sides: tuple[int, int]) -> list[list[str]] | None:
+def _labels(samples: Sequence[LabelledImage], sides: tuple[int, int]) -> list[list[str]] | None:
     """For each image and token the object under its centre, "" for none."""
     if not all(sample.boxes for sample in samples):
         return None

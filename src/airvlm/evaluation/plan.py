@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from airvlm.evaluation.store import Json, Question, digest
+from airvlm.evaluation.store import Json, Query, digest
 from airvlm.images.load import load_image
 from airvlm.tasks.base import Item, Task
 
@@ -89,7 +89,7 @@ class Asked:
 class Job:
     """One question with what is needed to ask it."""
 
-    question: Question
+    question: Query
     image: Any
     options: tuple[str, ...] | None = None  # the likelihood protocol compares these
     settings: Json = field(default_factory=dict)  # of the task: written into the record
@@ -131,7 +131,7 @@ def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int)
     configuration = None if method is None else method.to_json()
     jobs = []
     for item in asked.items:
-        question = Question(
+        question = Query(
             task=asked.name,
             item=item.id,
             picture=image_digest(item.image),

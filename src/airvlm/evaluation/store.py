@@ -22,7 +22,7 @@ from typing import Any
 
 from airvlm.storage.jsonl import JsonLines, StoreError
 
-__all__ = ["FILE", "Json", "Question", "Record", "Store", "StoreError", "digest"]
+__all__ = ["FILE", "Json", "Query", "Record", "Store", "StoreError", "digest"]
 
 FILE = "answers.jsonl"
 Json = dict[str, Any]
@@ -35,7 +35,7 @@ def digest(content: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """What is asked of whom: every field can change the answer, and together they are its key."""
 
     task: str
@@ -59,7 +59,7 @@ class Question:
 class Record:
     """One line of the store: a question, and its answer or the error in place of one."""
 
-    question: Question
+    question: Query
     text: str | None = None  # None when it failed: an error is never an empty answer
     tokens: int = 0
     finished: bool = False  # ended by the end token, not by the cap
@@ -80,7 +80,7 @@ class Record:
     @classmethod
     def from_line(cls, line: bytes) -> Record:
         content = json.loads(line)
-        question = Question(**{f.name: content[f.name] for f in dataclasses.fields(Question)})
+        question = Query(**{f.name: content[f.name] for f in dataclasses.fields(Query)})
         answer = {f.name: content[f.name] for f in dataclasses.fields(cls) if f.name in content}
         return cls(question=question, **answer)
 

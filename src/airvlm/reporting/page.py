@@ -27,7 +27,7 @@ from airvlm.reporting.plots import available
 from airvlm.reporting.sheets import WIDE, Sheet, templates, to_latex, to_markdown
 from airvlm.reporting.task_sheet import task_sheet
 
-__all__ = ["Report", "report_csv", "report_html", "report_latex", "report_markdown", "write_report"]
+__all__ = ["Page", "report_csv", "report_html", "report_latex", "report_markdown", "write_report"]
 
 SECTIONS = (
     ("full", "Every task in full"),
@@ -39,7 +39,7 @@ SECTIONS = (
 
 
 @dataclass(frozen=True)
-class Report:
+class Page:
     """What a report is made of, computed once for all its formats."""
 
     runs: tuple[Run, ...]
@@ -50,7 +50,7 @@ class Report:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Report:
+    def of(cls, runs: Sequence[Run]) -> Page:
         full = [
             task_sheet(f"{name}: {_model(run)}", task) for run in runs for name, task in run.tasks.items()
         ]
@@ -68,7 +68,7 @@ class Report:
 
 def write_report(runs: Sequence[Run], folder: str | Path, *, answers: int = 40) -> dict[str, Path]:
     """Write report.html, .md, .csv and .tex into a folder, each whole or not at all; `answers` a task are shown."""
-    folder, report = Path(folder), Report.of(runs)
+    folder, report = Path(folder), Page.of(runs)
     contents = {
         "report.html": report_html(report, answers),
         "report.md": report_markdown(report),
@@ -87,7 +87,7 @@ def _model(run: Run) -> str:
     return str(run.model["name"]).rstrip("/").rsplit("/", 1)[-1]
 
 
-def report_html(report: Report, answers: int = 40) -> str:
+def report_html(report: Page, answers: int = 40) -> str:
     from markupsafe import Markup
 
     folder = Path(__file__).parent / "templates"
@@ -123,7 +123,7 @@ def report_html(report: Report, answers: int = 40) -> str:
     return page
 
 
-def _title(report: Report) -> str:
+def _title(report: Page) -> str:
     return "airvlm: " + ", ".join(dict.fromkeys(_model(run) for run in report.runs))
 
 
@@ -180,7 +180,7 @@ def _task_settings(task: TaskRun) -> dict[str, Any]:
     }
 
 
-def report_markdown(report: Report) -> str:
+def report_markdown(report: Page) -> str:
     parts = ["# " + _title(report), ""]
     for made in _origins(report.runs):
         parts += [f"{made['date']}, `{made['command']}`, {made['versions']}", ""]
@@ -196,12 +196,12 @@ def report_markdown(report: Report) -> str:
     return "\n".join(parts)
 
 
-def report_latex(report: Report) -> str:
+def report_latex(report: Page) -> str:
     head = "% tables of airvlm report; put \\usepackage{booktabs} into the preamble\n\n"
     return head + "\n".join(map(to_latex, (*report.paper, *report.full)))
 
 
-def report_csv(report: Report) -> str:
+def report_csv(report: Page) -> str:
     """A line for each metric of each method of each task: value, difference to vanilla, at equal recall."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -22,7 +22,7 @@ from airvlm.images.load import load_picture
 from airvlm.tasks.base import DESCRIBE, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import read_records
-from airvlm.tasks.judges.judge import Question, pairwise, say
+from airvlm.tasks.judges.judge import JudgeQuestion, pairwise, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["GPT4V", "read_aspects"]
@@ -99,10 +99,10 @@ class GPT4V(JudgedTask):
         shown = {i: _data_url(items[i].image) for i in asked}
         pairs = [(str(answers[i]), str(others[i])) for i in asked]
 
-        def ask(n: int, first: str, second: str) -> Question[tuple[float, ...]]:
+        def ask(n: int, first: str, second: str) -> JudgeQuestion[tuple[float, ...]]:
             item = items[asked[n]]
             text = fill(self.template(), question=self.prompt(item), first=first, second=second)
-            return Question(say(text, image=shown[asked[n]]), read_aspects, max_tokens=512)
+            return JudgeQuestion(say(text, image=shown[asked[n]]), read_aspects, max_tokens=512)
 
         verdicts = dict(zip(asked, pairwise(self.the_judge(), pairs, ask)))
         per_item = []

@@ -21,7 +21,7 @@ from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, Tas
 from airvlm.tasks.coverage import Given, match
 from airvlm.tasks.files.reading import Row, read_records
 from airvlm.tasks.files.records import Checked, Id, Text, checked, first_of
-from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judge import JudgeQuestion, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
 
 __all__ = ["HallusionBench"]
@@ -89,10 +89,10 @@ class HallusionBench(JudgedTask):
         graded = [None if value is None else Graded(value) for value in values]
         return _scores(items, graded, recorded([verdicts.get(i) for i in range(len(items))]))
 
-    def _question(self, item: Item, answer: str) -> Question[int]:
+    def _question(self, item: Item, answer: str) -> JudgeQuestion[int]:
         reference = item.meta["reference"] or ("Yes." if item.truth == "yes" else "No.")
         prompt = fill(self.template(), question=item.question, reference=reference, prediction=answer)
-        return Question(say(prompt), _read)
+        return JudgeQuestion(say(prompt), _read)
 
     def _by_words(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         said = self.parse_all(items, answers)

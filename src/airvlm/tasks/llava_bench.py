@@ -21,7 +21,7 @@ from airvlm.tasks.coverage import Given, match
 from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import read_records
 from airvlm.tasks.files.records import Checked, Id, Text, checked
-from airvlm.tasks.judges.judge import Question, pairwise, say
+from airvlm.tasks.judges.judge import JudgeQuestion, pairwise, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["LLaVABench", "read_two_scores"]
@@ -108,14 +108,14 @@ class LLaVABench(JudgedTask):
         scores = dict(zip(asked, found))
         return _scores(items, [scores.get(i) for i in range(len(items))])
 
-    def _question(self, item: Item, first: str, second: str) -> Question[tuple[float, ...]]:
+    def _question(self, item: Item, first: str, second: str) -> JudgeQuestion[tuple[float, ...]]:
         values = {
             "context": item.meta["context"],
             "question": item.question,
             "first": first,
             "second": second,
         }
-        return Question(say(fill(self.template(), **values), SYSTEM), read_two_scores, temperature=0.2)
+        return JudgeQuestion(say(fill(self.template(), **values), SYSTEM), read_two_scores, temperature=0.2)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Official reviews (content or tuple, one a question), or answers by question_id (asks the judge)."""

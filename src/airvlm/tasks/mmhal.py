@@ -17,7 +17,7 @@ from pydantic import Field
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.reading import read_records
 from airvlm.tasks.files.records import Checked, Id, Text, checked
-from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judge import JudgeQuestion, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
 
 __all__ = ["MMHal", "read_rating"]
@@ -75,12 +75,12 @@ class MMHal(JudgedTask):
         in_order = [verdicts.get(i) for i in range(len(items))]
         return _scores(items, [None if v is None else v.value for v in in_order], recorded(in_order))
 
-    def _question(self, item: Item, answer: str) -> Question[int]:
+    def _question(self, item: Item, answer: str) -> JudgeQuestion[int]:
         contents, reference = item.meta["contents"], str(item.truth)
         prompt = fill(
             self.template(), contents=contents, question=item.question, reference=reference, prediction=answer
         )
-        return Question(say(prompt), read_rating)
+        return JudgeQuestion(say(prompt), read_rating)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """The official template with model_answer (asks the judge), or the judge's replies, one a question."""

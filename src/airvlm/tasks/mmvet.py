@@ -21,7 +21,7 @@ from airvlm.tasks.coverage import Given, match
 from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import kind_of, read_json, read_table
 from airvlm.tasks.files.records import Checked, Text, checked
-from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judge import JudgeQuestion, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["CAPABILITIES", "MMVet", "read_grade"]
@@ -109,14 +109,14 @@ class MMVet(JudgedTask):
             }
         return _scores(items, grades, details)
 
-    def _question(self, item: Item, answer: str, run: int) -> Question[float]:
+    def _question(self, item: Item, answer: str, run: int) -> JudgeQuestion[float]:
         spaced = str(item.truth).replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
         one_line = " ".join(answer.split())
         prompt = fill(self.template(), question=item.question, reference=spaced, prediction=one_line)
         system = (
             f"This is grading {run + 1}." if run else None
         )  # another prompt, so that a run is not a repetition of the file's
-        return Question(say(prompt, system), read_grade, max_tokens=3, warming=0.5)
+        return JudgeQuestion(say(prompt, system), read_grade, max_tokens=3, warming=0.5)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """The official grades ({id: {"content", "score"}}), its tables of scores (.csv), or answers (asks the judge).

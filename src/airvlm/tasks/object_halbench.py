@@ -20,7 +20,7 @@ from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, read_record
 from airvlm.tasks.chair import Chair
 from airvlm.tasks.files.coco import image_id, read_objects
 from airvlm.tasks.files.described import Described
-from airvlm.tasks.judges.judge import Question, say
+from airvlm.tasks.judges.judge import JudgeQuestion, say
 from airvlm.tasks.judges.judged import JudgedTask, fill, recorded
 from airvlm.tasks.words.objects import Mention, mentions
 
@@ -153,7 +153,7 @@ class ObjectHalBench(JudgedTask):
         asked = [i for i, text in enumerate(answers) if text is not None and len(text.split()) > SHORT]
         prompts = [say(fill(self.template(), description=str(answers[i]))) for i in asked]
         verdicts = dict(
-            zip(asked, self.the_judge().ask_all(Question(p, read_list) for p in prompts), strict=True)
+            zip(asked, self.the_judge().ask_all(JudgeQuestion(p, read_list) for p in prompts), strict=True)
         )
         named: list[list[Mention] | None] = []
         for i, text in enumerate(answers):

@@ -35,7 +35,7 @@ PROMPTS: dict[str, str] = {
 _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
 
 
-class Question(Checked):
+class QuestionRecord(Checked):
     """A question of a POPE file."""
 
     question_id: OptionalId = None
@@ -58,9 +58,9 @@ class LabelledAnswer(Answer):
     image: Id | None = None
     label: Label
 
-    def question(self) -> Question:
+    def question(self) -> QuestionRecord:
         own = {} if self.question_id is None else {"question_id": self.question_id}
-        return Question(**own, image=self.image, label=self.label, line=self.line)
+        return QuestionRecord(**own, image=self.image, label=self.label, line=self.line)
 
 
 def spread(limit: int | None, parts: int) -> list[int | None]:
@@ -105,10 +105,10 @@ class Pope(Task):
                 labels = None if self.objects is None else Path(self.objects)
                 known = annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
                 made = build_questions(known, setting, seed=self.seed)
-                questions = checked(Question, made, folder)
+                questions = checked(QuestionRecord, made, folder)
             else:
                 file = _find(folder, f"{dataset}_pope_{setting}.json")
-                questions = checked(Question, read_records(file), file)
+                questions = checked(QuestionRecord, read_records(file), file)
             items = _items(questions, f"{dataset}-{setting}", setting)
             found += [_with_picture(item, folder) for item in items[:share]]
         return found
@@ -141,7 +141,7 @@ class Pope(Task):
             last = dict(zip(keys, labelled, strict=True))
             items = _items([one.question() for one in last.values()], "", "given")
             return replace(self.score(items, texts), coverage=coverage)
-        questions = checked(Question, read_records(truth), truth)
+        questions = checked(QuestionRecord, read_records(truth), truth)
         if not questions:
             raise ValueError(f"{truth} holds no questions")
         said = checked(Answer, records, answers)
@@ -175,7 +175,7 @@ def _yes_ratio(counts: Mapping[str, Any]) -> Any:
 
 
 def _matched(
-    said: Sequence[Answer], questions: Sequence[Question], answers: Path, truth: Path, *, lenient: bool
+    said: Sequence[Answer], questions: Sequence[QuestionRecord], answers: Path, truth: Path, *, lenient: bool
 ) -> tuple[list[str | None], Coverage, tuple[str, ...]]:
     """The answer to each question: by question id, or line by line where the ids do not serve."""
     numbered = all(a.question_id is not None for a in said) and all(q.question_id for q in questions)
@@ -218,7 +218,7 @@ def _matched(
     return texts, coverage, ()
 
 
-def _refuse_others(pairs: Sequence[tuple[Answer, Question]], answers: Path, truth: Path) -> None:
+def _refuse_others(pairs: Sequence[tuple[Answer, QuestionRecord]], answers: Path, truth: Path) -> None:
     strange = _strange(pairs)
     if len(strange) > len(pairs) // 20:
         raise ValueError(
@@ -226,7 +226,7 @@ def _refuse_others(pairs: Sequence[tuple[Answer, Question]], answers: Path, trut
         )
 
 
-def _strange(pairs: Sequence[tuple[Answer, Question]]) -> list[tuple[str, str]]:
+def _strange(pairs: Sequence[tuple[Answer, QuestionRecord]]) -> list[tuple[str, str]]:
     """(object asked for, object of the label) where an answer's own prompt is about something else."""
     objects = [(_asked(answer.prompt), _asked(question.text)) for answer, question in pairs]
     return [(asked, known) for asked, known in objects if asked and known and asked != known]
@@ -237,7 +237,7 @@ def _asked(question: Any) -> str | None:
     return match[1].lower() if match else None
 
 
-def _items(questions: Sequence[Question], source: str, setting: str) -> list[Item]:
+def _items(questions: Sequence[QuestionRecord], source: str, setting: str) -> list[Item]:
     items = []
     for number, question in enumerate(questions, 1):
         image = question.image or str(number)

@@ -71,14 +71,14 @@ class VStar(Task):
                 )
             for file in files:
                 question = checked(
-                    Question, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
+                    QuestionRecord, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
                 )[0]
                 items.append(self._item(part, file.stem, question, _picture_of(file)))
                 if limit is not None and len(items) >= limit:
                     return items
         return items
 
-    def _item(self, part: str, stem: str, record: Question, picture: Path | None) -> Item:
+    def _item(self, part: str, stem: str, record: QuestionRecord, picture: Path | None) -> Item:
         options, order = record.options, list(range(len(record.options)))
         if self.ask == "letter":
             random.Random(f"{self.seed}/{part}/{stem}").shuffle(order)
@@ -138,7 +138,7 @@ class VStar(Task):
         return replace(task.score(items, texts), coverage=coverage)
 
 
-class Question(Checked):
+class QuestionRecord(Checked):
     """A question's .json; its first option is right."""
 
     question: Text

@@ -13,9 +13,9 @@ import pytest
 from airvlm.tasks.judges.judge import (
     SPENT,
     Judge,
+    JudgeQuestion,
     JudgeRefused,
     NoJudge,
-    Question,
     pairwise,
     prompt_hash,
     say,
@@ -41,7 +41,7 @@ def judge_at(fake: FakeJudge, path: Path | None = None, **fields: Any) -> Judge:
 
 
 def ask(judge: Judge, text: str = "how much?", **fields: Any) -> Any:
-    return judge.ask(Question(say(text), number, **fields))
+    return judge.ask(JudgeQuestion(say(text), number, **fields))
 
 
 def test_a_verdict_is_recorded_with_its_words_model_and_prompt(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_key_that_the_endpoint_repeats_is_in_no_message_and_in_no_file(tmp_pat
 
 def test_one_declined_question_is_missing_and_the_others_go_on() -> None:
     with FakeJudge(lambda prompt, n: Fault(400) if "bad" in prompt else "5") as fake:
-        verdicts = judge_at(fake).ask_all([Question(say(t), number) for t in ("good", "bad", "fine")])
+        verdicts = judge_at(fake).ask_all([JudgeQuestion(say(t), number) for t in ("good", "bad", "fine")])
     assert [verdict.value for verdict in verdicts] == [5.0, None, 5.0]
 
 
@@ -159,12 +159,12 @@ def test_one_declined_question_is_missing_and_the_others_go_on() -> None:
 def test_a_judge_that_refuses_everyone_stops_the_run(status: int) -> None:
     with FakeJudge(lambda prompt, n: Fault(status, {"Location": "http://127.0.0.1:9/"})) as fake:
         with pytest.raises(JudgeRefused, match=f"{status}.*AIRVLM_JUDGE_KEY"):
-            judge_at(fake).ask_all([Question(say("a"), number)])
+            judge_at(fake).ask_all([JudgeQuestion(say("a"), number)])
     assert len(fake.requests) == 1, "neither repeated nor followed elsewhere with the key"
 
 
 def test_a_stopped_run_asks_only_what_is_not_on_file(tmp_path: Path) -> None:
-    questions = [Question(say(f"question {i}"), number) for i in range(6)]
+    questions = [JudgeQuestion(say(f"question {i}"), number) for i in range(6)]
     with FakeJudge(lambda prompt, n: prompt.split()[-1]) as fake:
         judge_at(fake, tmp_path / "v.jsonl").ask_all(questions[:4])
         resumed = judge_at(fake, tmp_path / "v.jsonl").ask_all(questions)
@@ -174,7 +174,7 @@ def test_a_stopped_run_asks_only_what_is_not_on_file(tmp_path: Path) -> None:
 
 def test_a_torn_line_costs_one_question_and_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "v.jsonl"
-    questions = [Question(say(f"question {i}"), number) for i in range(3)]
+    questions = [JudgeQuestion(say(f"question {i}"), number) for i in range(3)]
     with FakeJudge(lambda prompt, n: prompt.split()[-1]) as fake:
         judge_at(fake, path, workers=1).ask_all(questions)
         path.write_bytes(path.read_bytes()[:-20])  # killed while writing the third
@@ -220,7 +220,9 @@ def test_a_judge_that_favours_the_first_place_gains_nothing_by_it() -> None:
         return float(a), float(b)
 
     with FakeJudge(first_wins) as fake:
-        scores = pairwise(judge_at(fake), [("x", "y")], lambda i, a, b: Question(say(f"{a} or {b}"), two))
+        scores = pairwise(
+            judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two)
+        )
     assert scores == [((5.0,), (5.0,))]
     assert {request["messages"][0]["content"] for request in fake.requests} == {"x or y", "y or x"}
 
@@ -231,9 +233,9 @@ def test_a_pair_judged_in_one_order_only_is_missing() -> None:
         def two(text: str) -> tuple[float, ...] | None:
             return None if text == "dunno" else (4.0, 5.0)
 
-        assert pairwise(judge_at(fake), [("x", "y")], lambda i, a, b: Question(say(f"{a} or {b}"), two)) == [
-            None
-        ]
+        assert pairwise(
+            judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two)
+        ) == [None]
 
 
 def test_without_a_configured_judge_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,9 @@ from airvlm.tasks.judges.verdicts import VerdictFile
 __all__ = [
     "SPENT",
     "Judge",
+    "JudgeQuestion",
     "JudgeRefused",
     "NoJudge",
-    "Question",
     "Verdict",
     "pairwise",
     "prompt_hash",
@@ -78,7 +78,7 @@ class Verdict(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Question(Generic[T]):
+class JudgeQuestion(Generic[T]):
     """One question to a judge and the function that reads its reply (None: unreadable)."""
 
     messages: Messages
@@ -160,7 +160,7 @@ class Judge:
         path = Path(verdicts or os.environ.get("AIRVLM_JUDGE_CACHE") or cache)
         return cls(url.rstrip("/"), model, os.environ.get("AIRVLM_JUDGE_KEY") or None, VerdictFile(path))
 
-    def ask(self, question: Question[T]) -> Verdict[T]:
+    def ask(self, question: JudgeQuestion[T]) -> Verdict[T]:
         """The verdict on one question, from the file if it is there; asked again while it cannot be read."""
         digest, error, raw, served = prompt_hash(question.messages), "never asked", None, None
         for reread in range(self.rereads):
@@ -187,7 +187,7 @@ class Judge:
             error = "the verdict could not be read"
         return Verdict(None, raw, self.model, served, digest, error)
 
-    def ask_all(self, questions: Iterable[Question[T]]) -> list[Verdict[T]]:
+    def ask_all(self, questions: Iterable[JudgeQuestion[T]]) -> list[Verdict[T]]:
         """Verdicts in the order of the questions, a few under way at once."""
         with ThreadPoolExecutor(max_workers=self.workers) as pool:
             tasks = [pool.submit(self.ask, question) for question in questions]
@@ -202,7 +202,9 @@ class Judge:
             [{"prompt": digest, "model": self.model, "t": temperature, "n": max_tokens, "reread": reread}]
         )
 
-    def _said(self, question: Question[Any], temperature: float, record: dict[str, Any]) -> dict[str, Any]:
+    def _said(
+        self, question: JudgeQuestion[Any], temperature: float, record: dict[str, Any]
+    ) -> dict[str, Any]:
         body = {
             "model": self.model,
             "messages": list(question.messages),
@@ -307,7 +309,7 @@ def _seconds(header: str | None) -> float | None:
 def pairwise(
     judge: Judge,
     pairs: Sequence[tuple[str, str]],
-    ask: Callable[[int, str, str], Question[tuple[float, ...]]],
+    ask: Callable[[int, str, str], JudgeQuestion[tuple[float, ...]]],
 ) -> list[tuple[tuple[float, ...], tuple[float, ...]] | None]:
     """Scores of two answers to each item, judged in both orders and averaged, because judges favour a place.
 
