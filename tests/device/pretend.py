@@ -124,7 +124,12 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if wanted is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     plain_args, plain = tree_map_only(Pretend, lambda t: t.held, (args, kwargs))
-    out = func(*plain_args, **plain)
+    if (
+        packet is aten.histc and not plain_args[0].is_floating_point()
+    ):  # counted by accelerators, not by the CPU
+        out = func(plain_args[0].float(), *plain_args[1:], **plain).to(plain_args[0].dtype)
+    else:
+        out = func(*plain_args, **plain)
     if target.type != "pretend":
         return out
     if func._schema.is_mutable:  # in place: the caller's own tensor
@@ -180,6 +185,13 @@ class _Factories(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def _plain(data: Any) -> Any:
+    """A literal without tensors: each one inside is read back, as on a real device."""
+    if isinstance(data, list | tuple):
+        return [_plain(one) for one in data]
+    return data.item() if isinstance(data, Pretend) else data
+
+
 class _Literals(TorchFunctionMode):
     """What reaches memory without an operation: torch.tensor(..., device=), tolist, numpy."""
 
@@ -191,7 +203,7 @@ class _Literals(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in (torch.tensor, torch.as_tensor) and not (args and isinstance(args[0], Tensor)):
             device = torch.device(kwargs.pop("device", None) or "cpu")
-            made = func(*args, **kwargs)
+            made = func(*map(_plain, args[:1]), *args[1:], **kwargs)
             return Pretend(made, _numbered(device)) if device.type == "pretend" else made.to(device)
         if func in (Tensor.tolist, Tensor.numpy) and isinstance(args[0], Pretend):
             if func is Tensor.numpy:

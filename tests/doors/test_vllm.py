@@ -26,7 +26,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 @pytest.fixture(scope="module")

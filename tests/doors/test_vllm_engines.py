@@ -20,7 +20,7 @@ def images() -> list[Any]:
 
 def test_with_prefix_caching_two_questions_share_an_image_and_two_methods_do_not(tmp_path, images):
     first, second = "Is there a cat in the image?", "Please describe this image in detail."
-    image, vlm = images[8], VLM.load()
+    image, vlm = images[8], VLM.load("tiny")
     with engine(
         padded_tiny(tmp_path / "model"), enable_prefix_caching=True, block_size=32, mm_processor_cache_gb=1
     ) as llm:

@@ -88,7 +88,7 @@ def _post(server: Any, image: Any, **more: Any) -> tuple[int, dict[str, Any]]:
 
 
 def test_requests_at_once_are_answered_each_under_its_own_setting(server):
-    vlm = VLM.load()
+    vlm = VLM.load("tiny")
     images = [load_picture(scene.path) for scene in scenes("test")[4:12]]
     kinds = [(None, AIR(weight=0.4)), (False, None), ({"weight": 0.6}, AIR(weight=0.6))]
     asked = [(image, *kind) for image in images for kind in kinds]

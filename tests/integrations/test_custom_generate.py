@@ -32,7 +32,7 @@ COUNT = 8
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 @pytest.fixture(scope="module")

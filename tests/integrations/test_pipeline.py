@@ -18,7 +18,7 @@ GREEDY = {"max_new_tokens": 24, "return_full_text": False}
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_assisted_decoding_and_continuous_batching_raise(vlm, asked):
     with pytest.raises(ValueError, match="continuous batching"):
         pipe(text=_chat(image, question), generate_kwargs={"cache_implementation": "paged"}, **GREEDY)
     inputs = vlm.encoder.inputs([vlm.encoder.read(image, question)], pixels=True)
-    for assistant in (vlm.model, VLM.load().model):
+    for assistant in (vlm.model, VLM.load("tiny").model):
         with pytest.raises(ValueError, match="assisted decoding"):
             with AIR()(vlm.model, vlm.processor, images=[image]):
                 vlm.model.generate(**inputs, assistant_model=assistant, max_new_tokens=4)

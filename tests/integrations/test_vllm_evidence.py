@@ -11,7 +11,7 @@ from airvlm.tiny import scenes
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 def _embeddings(vlm: VLM, image, method) -> torch.Tensor:

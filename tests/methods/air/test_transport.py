@@ -115,7 +115,7 @@ def test_pot_agrees_at_the_default_tolerance_on_token_like_vectors():
 @pytest.fixture(scope="module")
 def trained():
     """Costs of eight test scenes of the embedded model, all their tokens against their crops': (8, 12, 64, 64)."""
-    vlm = VLM.load()
+    vlm = VLM.load("tiny")
     images = [Image.open(scene.path).convert("RGB") for scene in tiny.scenes("test")[:8]]
 
     def tokens(images):
