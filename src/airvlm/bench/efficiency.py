@@ -1,7 +1,7 @@
 """What methods cost: seconds an answer, tokens a second, peak memory, ratio to the model as it is.
 
 All methods answer in turns, in one run, so that a slow moment of the machine hits them alike; every answer is about a
-picture not seen before and has the same number of tokens. Knows nothing of how results are printed.
+image not seen before and has the same number of tokens. Knows nothing of how results are printed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Subject:
 
     name: str
     note: str  # what a reader must know of it
-    ask: Ask  # (method, picture, tokens): one answer of exactly so many tokens
-    picture: Callable[[int], Image.Image]  # pictures that differ, by number
+    ask: Ask  # (method, image, tokens): one answer of exactly so many tokens
+    picture: Callable[[int], Image.Image]  # images that differ, by number
     device: torch.device
 
 

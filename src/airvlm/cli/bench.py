@@ -52,7 +52,7 @@ def bench(
 ) -> None:
     """Measure speed and memory against vanilla.
 
-    All methods answer in turns, each answer about a new picture and of the same length; medians with their spread.
+    All methods answer in turns, each answer about a new image and of the same length; medians with their spread.
 
     [bold]Examples[/bold]
 

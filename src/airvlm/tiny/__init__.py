@@ -1,6 +1,6 @@
 """The embedded model and the little world it describes, as files inside the package.
 
-``model_path()`` is an ordinary transformers folder; ``scenes(split)`` are the pictures of the evaluation with what
+``model_path()`` is an ordinary transformers folder; ``scenes(split)`` are the images of the evaluation with what
 they show; ``questions(split, kind)`` are POPE's questions on them. Nothing here needs the emoji font.
 """
 

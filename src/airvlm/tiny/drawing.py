@@ -1,6 +1,6 @@
 """Draws a scene with Pillow from a colour emoji font, and says which object covers each place.
 
-Needed only to draw new scenes: the pictures of the evaluation ship with the package. It knows nothing of models.
+Needed only to draw new scenes: the images of the evaluation ship with the package. It knows nothing of models.
 """
 
 from __future__ import annotations

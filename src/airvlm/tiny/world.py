@@ -136,7 +136,7 @@ PALETTES: dict[str, tuple[str, str, str]] = {
     "market": ("purple", "yellow", "pink"),
 }
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom, as shares of the picture's side
+Box = tuple[float, float, float, float]  # left, top, right, bottom, as shares of the image's side
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Placed:
     sprite: str  # the character that draws it
     x: float  # centre, 0 left to 1 right
     y: float  # centre, 0 top to 1 bottom
-    size: float  # the longer side, as a share of the picture's
+    size: float  # the longer side, as a share of the image's
     angle: float  # degrees, counter-clockwise
     flipped: bool  # mirrored left to right
 
@@ -221,7 +221,7 @@ def _place(draw: random.Random, name: str, others: Sequence[Placed]) -> Placed |
     for attempt in range(60):
         if attempt % 15 == 14:
             size = max(0.10, size * 0.75)
-        margin = size * 0.4  # an object may leave the picture by a tenth of its size
+        margin = size * 0.4  # an object may leave the image by a tenth of its size
         placed = Placed(
             name,
             sprite,
