@@ -63,12 +63,15 @@ def script(tmp_path_factory) -> Path:
     return path
 
 
-def start(script: Path, arguments: list[str], out: Path, **options) -> subprocess.Popen[str]:
+def start(script: Path, arguments: list[str], out: Path, *, prepare=lambda: None) -> subprocess.Popen[str]:
+    def before() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit it ignored
+        prepare()
+
     command = [sys.executable, str(script), *arguments, "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, env=environment, preexec_fn=before)
 
 
 def lines(folder: Path) -> dict[str, dict]:
@@ -153,7 +156,7 @@ def test_a_full_disk_stops_it_in_one_line_and_the_same_command_goes_on(script, t
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     small = [*EVALUATE, "--batch-size", "10"]  # so that some batches fit
-    stopped = start(script, small, tmp_path / "out", preexec_fn=limited)
+    stopped = start(script, small, tmp_path / "out", prepare=limited)
     said = stopped.communicate()[1]
     assert stopped.returncode == 2 and "records before it are safe" in said and "Traceback" not in said
     assert 0 < (tmp_path / "out" / FILE).stat().st_size <= 20_000
