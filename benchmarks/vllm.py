@@ -28,11 +28,11 @@ TOKENS = 24  # of every answer, whatever its end token says
 
 def requests(count: int, repeats: int, round_: int, setting: Any) -> list[dict[str, Any]]:
     """`count` requests on count/repeats images that no other round shows."""
-    from airvlm.images.load import load_picture
+    from airvlm.images.load import load_image
     from airvlm.tiny import scenes
 
     images = count // repeats
-    shown = [load_picture(scene.path) for scene in scenes("test")[round_ * images : (round_ + 1) * images]]
+    shown = [load_image(scene.path) for scene in scenes("test")[round_ * images : (round_ + 1) * images]]
     made = []
     for i in range(count):
         prompt = f"USER: <image>\nIs there {QUESTIONS[i % len(QUESTIONS)]} in the image? ASSISTANT:"

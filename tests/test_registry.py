@@ -1,7 +1,7 @@
 """Names from inside and outside: entry points are found, and broken ones break nothing."""
 
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +149,23 @@ def test_text_from_a_network_imports_and_reads_nothing(tmp_path: Path) -> None:
         with pytest.raises(ValueError):
             parse_method(text, local=False)
     assert parse_method("air:weight=0.3", local=False) == AIR(weight=0.3)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("airvlm.evaluation", "Run", "airvlm.evaluation.results.Results"),
+        ("airvlm.evaluation", "TaskRun", "airvlm.evaluation.task_results.TaskResults"),
+        ("airvlm.images.load", "load_picture", "airvlm.images.load.load_image"),
+        ("airvlm.images.load", "BadPicture", "airvlm.images.load.BadImage"),
+    ],
+)
+def test_a_name_that_changed_still_works_and_says_what_it_is_called_now(
+    module: str, old: str, new: str
+) -> None:
+    home, _, name = new.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now {new}"):
+        found = getattr(import_module(module), old)
+    assert found is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = import_module(module).nothing_of_the_kind

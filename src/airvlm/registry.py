@@ -7,11 +7,12 @@ Knows nothing of methods, tasks or families: each of them keeps a Registry of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import import_module, metadata
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Registry", "distribution_of", "imported", "split_commas"]
+__all__ = ["Registry", "distribution_of", "imported", "renamed_names", "split_commas"]
 
 V = TypeVar("V")
 
@@ -118,6 +119,19 @@ def imported(target: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{target}: {error}") from error
     return found
+
+
+def renamed_names(module: str, targets: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's `__getattr__` for names that changed: old name -> `package.module:New`, with a warning."""
+
+    def look_up(name: str) -> Any:
+        if name not in targets:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, _, new = targets[name].partition(":")
+        warnings.warn(f"{module}.{name} is now {home}.{new}", DeprecationWarning, stacklevel=2)
+        return imported(targets[name])
+
+    return look_up
 
 
 def split_commas(text: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 import airvlm.methods
 import airvlm.tasks
 from airvlm.cli import asking, run
-from airvlm.evaluation.run import Run
+from airvlm.evaluation.results import Results
 
 spec = importlib.util.spec_from_file_location("fakes", Path(__file__).parents[1] / "evaluation" / "fakes.py")
 fakes = sys.modules.get("fakes") or importlib.util.module_from_spec(spec)
@@ -60,7 +60,7 @@ def test_shards_together_are_the_whole(tmp_path, capsys):
     for i in range(2):
         assert run(["evaluate", "fake-captions", "--out", str(tmp_path), "--shard", f"{i}/2", "--json"]) == 0
     assert "part 1/2 is done" in capsys.readouterr().err
-    task = Run.load(tmp_path).tasks["fake-captions"]
+    task = Results.load(tmp_path).tasks["fake-captions"]
     assert task.unanswered("vanilla") == task.unanswered("air") == 0
 
 
@@ -142,4 +142,4 @@ def test_limit_and_split_choose_the_items(tmp_path, capsys):
     )
     found = json.loads(capsys.readouterr().out)
     assert found["fake-captions"]["vanilla"]["recall"]["n"] == 9
-    assert Run.load(tmp_path).tasks["fake-captions"].items[0].id == "validation-0"
+    assert Results.load(tmp_path).tasks["fake-captions"].items[0].id == "validation-0"

@@ -8,7 +8,7 @@ from vllm_engine import counts, embedded, engine, request, said, visual
 from vllm_models import padded_tiny
 
 from airvlm import AIR, VLM
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.tiny import questions, scenes
 
 DESCRIBE = "Please describe this image in detail."
@@ -16,7 +16,7 @@ DESCRIBE = "Please describe this image in detail."
 
 @pytest.fixture(scope="module")
 def images() -> list[Any]:
-    return [load_picture(scene.path) for scene in scenes("test")[:32]]
+    return [load_image(scene.path) for scene in scenes("test")[:32]]
 
 
 @pytest.fixture(scope="module")

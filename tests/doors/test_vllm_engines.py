@@ -9,13 +9,13 @@ from vllm_engine import agree, counts, embedded, engine, request, said, visual
 from vllm_models import CONFIGS, padded_tiny, random_model
 
 from airvlm import AIR, VLM
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.tiny import scenes
 
 
 @pytest.fixture(scope="module")
 def images() -> list[Any]:
-    return [load_picture(scene.path) for scene in scenes("test")[:9]]
+    return [load_image(scene.path) for scene in scenes("test")[:9]]
 
 
 def test_with_prefix_caching_two_questions_share_an_image_and_two_methods_do_not(tmp_path, images):

@@ -19,7 +19,7 @@ import pytest
 from vllm_models import padded_tiny
 
 from airvlm import AIR, VLM
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.tiny import scenes
 
 DESCRIBE = "Please describe this image in detail."
@@ -89,7 +89,7 @@ def _post(server: Any, image: Any, **more: Any) -> tuple[int, dict[str, Any]]:
 
 def test_requests_at_once_are_answered_each_under_its_own_setting(server):
     vlm = VLM.load("tiny")
-    images = [load_picture(scene.path) for scene in scenes("test")[4:12]]
+    images = [load_image(scene.path) for scene in scenes("test")[4:12]]
     kinds = [(None, AIR(weight=0.4)), (False, None), ({"weight": 0.6}, AIR(weight=0.6))]
     asked = [(image, *kind) for image in images for kind in kinds]
 
@@ -108,7 +108,7 @@ def test_requests_at_once_are_answered_each_under_its_own_setting(server):
 
 
 def test_a_method_that_cannot_run_there_is_a_bad_request_and_the_server_goes_on(server):
-    image = load_picture(scenes("test")[4].path)
+    image = load_image(scenes("test")[4].path)
     for setting, name in (
         ({"method": "memvr"}, "memvr"),
         ("air-lineage", "air-lineage"),

@@ -16,9 +16,10 @@ from fakes import FakeCaptions, FakeMethod, FakeVLM
 
 from airvlm.evaluation.evaluate import as_asked, evaluate
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
-from airvlm.evaluation.run import VANILLA, Run
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE, StoreError
+from airvlm.evaluation.task_results import VANILLA
 from airvlm.tasks import TASKS as REGISTRY
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item
@@ -28,7 +29,7 @@ METHODS = {"better": FakeMethod("better", 0.7)}
 FORK = multiprocessing.get_context("fork")  # torch is imported once, not once a worker
 
 
-def run(folder, vlm=None, tasks=TASKS, methods=METHODS, **options) -> Run:
+def run(folder, vlm=None, tasks=TASKS, methods=METHODS, **options) -> Results:
     return evaluate(vlm or FakeVLM(), tasks, methods, folder, **{"progress": False, **options})
 
 
@@ -180,7 +181,7 @@ def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):
 
 def test_a_run_is_read_back_from_its_folder_alone(tmp_path):
     made = run(tmp_path)
-    read = Run.load(tmp_path)
+    read = Results.load(tmp_path)
     for name, task in made.tasks.items():
         assert read.tasks[name].scores("better").metrics == task.scores("better").metrics
         assert read.tasks[name].changed("better") == task.changed("better") > 0
@@ -197,9 +198,9 @@ class Own(FakeCaptions):
 def test_a_task_of_ones_own_is_answered_and_scored_to_the_end(tmp_path):
     task = run(tmp_path, tasks=[Own(n=12), "fake-questions"]).tasks["own-task"]
     assert task.scores("better").n == 12 and task.at_equal("better")
-    assert list(Run.load(tmp_path, asked=[as_asked(Own(n=12))]).tasks) == ["own-task"]
+    assert list(Results.load(tmp_path, asked=[as_asked(Own(n=12))]).tasks) == ["own-task"]
     with pytest.raises(StoreError, match=r"run\.json: task 'own-task' cannot be loaded again: no task"):
-        Run.load(tmp_path)
+        Results.load(tmp_path)
     with pytest.raises(TypeError, match="is no task"):
         run(tmp_path, tasks=[7])
 
@@ -222,7 +223,7 @@ def test_answers_to_another_split_whose_items_are_counted_alike_are_not_mixed_in
 def test_an_image_that_is_no_longer_there_keeps_its_answer(tmp_path):
     made = run(tmp_path, tasks=["fake-captions"], curve=False).tasks["fake-captions"]
     moved = [replace(item, image=f"elsewhere/{item.id}.png") for item in made.items]
-    found = Run.load(tmp_path, asked=[replace(made.asked, items=moved)]).tasks["fake-captions"]
+    found = Results.load(tmp_path, asked=[replace(made.asked, items=moved)]).tasks["fake-captions"]
     assert found.texts("better") == made.texts("better")
 
 
@@ -273,7 +274,7 @@ def test_methods_answer_a_chunk_of_images_in_turn(tmp_path):
 
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(StoreError, match=r"run\.json is missing"):
-        Run.load(tmp_path)
+        Results.load(tmp_path)
 
 
 def test_limit_split_and_token_cap_are_part_of_what_is_asked(tmp_path):

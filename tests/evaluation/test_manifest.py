@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeMethod, FakeVLM
 
 from airvlm.cli import run as command_line
-from airvlm.evaluation import Run
+from airvlm.evaluation import Results
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.manifest import MANIFEST, read
 from airvlm.evaluation.store import StoreError
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_no_run_is_refused_in_one_line_with_the_files_name(folder, capsys, content, says):
     (folder / MANIFEST).write_text(content)
     with pytest.raises(StoreError, match=r"run\.json"):
-        Run.load(folder)
+        Results.load(folder)
     with pytest.raises(StoreError, match=r"run\.json"):
         evaluate(FakeVLM(), ["fake-captions"], {}, folder, progress=False)
     assert command_line(["report", str(folder), "--out", str(folder / "report")]) == 2
@@ -68,7 +68,7 @@ def test_a_file_of_before_is_still_read(folder):
         content.pop(name)
     content["tasks"]["fake-captions"].pop("task")
     (folder / MANIFEST).write_text(json.dumps(content))
-    found = Run.load(folder)
+    found = Results.load(folder)
     assert found.tasks["fake-captions"].scores("better").n == 40 and found.commands == []
 
 
@@ -76,11 +76,11 @@ def test_who_asked_is_written_down_once(folder):
     for day in ("02", "03"):
         command = {"command": "airvlm evaluate x", "date": f"2026-01-{day} 10:00"}
         evaluate(FakeVLM(), ["fake-captions"], {}, folder, progress=False, curve=False, command=command)
-    [known] = Run.load(folder).commands
+    [known] = Results.load(folder).commands
     assert known["date"] == "2026-01-03 10:00" and known["versions"]["torch"]
 
 
 def test_reading_a_run_is_imported_from_where_the_documents_say():
-    code = "from airvlm.evaluation import Run; print(Run.load.__name__)"
+    code = "from airvlm.evaluation import Results; print(Results.load.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "load\n"

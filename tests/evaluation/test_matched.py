@@ -14,7 +14,7 @@ import airvlm.methods
 from airvlm.evaluation import matched
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.matched import STEPS, controlled, search
-from airvlm.evaluation.run import Run
+from airvlm.evaluation.results import Results
 
 
 @given(st.floats(0.05, 0.9), st.integers(1, 900), st.floats(0.3, 3.0))
@@ -73,7 +73,7 @@ def test_a_control_is_asked_at_its_own_and_at_the_matched_strength(tmp_path, wor
     own, strong = found.changed("air-weak"), found.changed(facts["label"])
     assert own < strong and found.at_equal(facts["label"])
     assert list(found.methods) == ["vanilla", "air", "air-weak"]  # it is a column, not a row
-    assert Run.load(tmp_path).tasks["fake-captions"].matched == found.matched
+    assert Results.load(tmp_path).tasks["fake-captions"].matched == found.matched
     again = FakeVLM()
     evaluate(again, ["fake-captions"], methods, tmp_path, progress=False, matched=True)
     assert again.sizes == []

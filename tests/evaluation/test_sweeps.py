@@ -9,7 +9,7 @@ import airvlm.methods
 from airvlm.evaluation import SWEEPS
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked
-from airvlm.evaluation.run import Run
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.sweeps import NAMED, asked_by, found_in, noted, parse_sweep
 from airvlm.methods import AIR
 from airvlm.methods.air.controls import CONTROLS
@@ -85,7 +85,7 @@ def test_one_point_that_does_not_act_is_a_finding_and_none_that_acts_a_problem(t
 
 def test_what_a_sweep_asked_is_read_back_from_the_folder_as_any_run(tmp_path):
     made = run([parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path)
-    read = Run.load(tmp_path)
+    read = Results.load(tmp_path)
     assert list(read.tasks) == [
         "fake-captions",
         "fake-captions, at most 8 tokens",

@@ -22,7 +22,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from airvlm import AIR, VLM, parse_method, tiny
 from airvlm.cli import run
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.integrations.custom_generate import export, generate
 from airvlm.tiny import scenes
 
@@ -37,7 +37,7 @@ def vlm() -> VLM:
 
 @pytest.fixture(scope="module")
 def images() -> list[Any]:
-    return [load_picture(scene.path) for scene in scenes("test")[4 : 4 + COUNT]]
+    return [load_image(scene.path) for scene in scenes("test")[4 : 4 + COUNT]]
 
 
 def _inputs(vlm: VLM, image: Any) -> dict[str, Any]:

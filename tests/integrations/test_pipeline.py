@@ -9,7 +9,7 @@ import transformers
 
 import airvlm
 from airvlm import AIR, VAF, VLM
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.integrations.pipeline import TASK
 from airvlm.tiny import questions, scenes
 
@@ -25,8 +25,8 @@ def vlm() -> VLM:
 def asked() -> list[tuple[Any, str]]:
     by_id = {scene.id: scene for scene in scenes("test")}
     items = questions("test", "random")[:24:6]
-    return [(load_picture(by_id[item.scene].path), item.text) for item in items] + [
-        (load_picture(scene.path), "Please describe this image in detail.") for scene in scenes("test")[4:12]
+    return [(load_image(by_id[item.scene].path), item.text) for item in items] + [
+        (load_image(scene.path), "Please describe this image in detail.") for scene in scenes("test")[4:12]
     ]
 
 

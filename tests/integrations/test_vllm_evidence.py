@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from airvlm import AIR, VLM
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.integrations.vllm.evidence import cut, reinforced
 from airvlm.tiny import scenes
 
@@ -40,7 +40,7 @@ AIRS = [
 
 
 def test_the_tokens_are_those_of_the_decoders_input(vlm):
-    images = [load_picture(scene.path) for scene in scenes("test")[:2]]
+    images = [load_image(scene.path) for scene in scenes("test")[:2]]
     images[1] = images[1].crop((0, 0, 300, 180)).resize((2400, 1440))  # large: cropped from a reduced copy
     for image in images:
         [z] = _encoded(vlm, [image])
@@ -52,7 +52,7 @@ def test_the_tokens_are_those_of_the_decoders_input(vlm):
 
 
 def test_images_of_unlike_methods_together_equal_each_alone(vlm):
-    images = [load_picture(scene.path) for scene in scenes("test")[:5]]
+    images = [load_image(scene.path) for scene in scenes("test")[:5]]
     Z = _encoded(vlm, images)
     crops = [_encoded(vlm, cut(image, air, vlm.processor)) for image, air in zip(images, AIRS)]
     sizes = [image.size for image in images]
@@ -63,7 +63,7 @@ def test_images_of_unlike_methods_together_equal_each_alone(vlm):
 
 
 def test_without_a_crop_that_is_kept_nothing_changes(vlm):
-    image = load_picture(scenes("test")[0].path)
+    image = load_image(scenes("test")[0].path)
     [z] = _encoded(vlm, [image])
     for air in (AIR(patches=0), AIR(keep=0)):
         crops = _encoded(vlm, cut(image, air, vlm.processor)) if air.patches else []

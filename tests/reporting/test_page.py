@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airvlm.cli import run as command_line
-from airvlm.evaluation.run import Run
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.store import Store
 from airvlm.reporting.page import (
     Page,
@@ -29,17 +29,17 @@ from tests.reporting.chromium import laid_out
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Run.load(small_run(tmp_path_factory.mktemp("small"), hostile=True))
+def run(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return Results.load(small_run(tmp_path_factory.mktemp("small"), hostile=True))
 
 
 @pytest.fixture(scope="module")
-def report(run: Run) -> Page:
+def report(run: Results) -> Page:
     return Page.of([run])
 
 
 @pytest.fixture(scope="module")
-def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(run: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([run], tmp_path_factory.mktemp("page"))["html"]
 
 
@@ -85,7 +85,7 @@ def test_what_a_model_said_is_shown_and_never_run(page: Path) -> None:
     assert not any(name.startswith("on") for _, attributes in Tags(text).found for name in attributes)
 
 
-def test_hostile_names_do_not_become_markup(run: Run) -> None:
+def test_hostile_names_do_not_become_markup(run: Results) -> None:
     name = '<b onclick="x">"air" & co</b>'
     task = run.tasks["chair"]
     hostile = replace(task, methods={**task.methods, name: task.methods["air"]}, _scores={}, _samples={})
@@ -125,13 +125,13 @@ def test_a_figure_that_saying_less_buys_has_no_best(report: Page) -> None:
 
 
 def test_a_model_of_the_paper_stands_beside_its_own_column(tmp_path: Path) -> None:
-    runs = [Run.load(small_run(tmp_path, model="Qwen/Qwen-VL-Chat"))]
+    runs = [Results.load(small_run(tmp_path, model="Qwen/Qwen-VL-Chat"))]
     sheet = Page.of(runs).paper[0]
     assert {column.group for column in sheet.columns if column.paper} == {"the paper: Qwen-VL-Chat"}
     assert not any("direction only" in note for note in sheet.notes)
 
 
-def test_every_format_holds_the_same_figures(run: Run, report: Page) -> None:
+def test_every_format_holds_the_same_figures(run: Results, report: Page) -> None:
     value = run.tasks["chair"].scores("air").metrics["CHAIR_S"]
     rows = list(csv.DictReader(io.StringIO(report_csv(report))))
     mine = next(r for r in rows if (r["task"], r["method"], r["metric"]) == ("chair", "air", "CHAIR_S"))
@@ -144,7 +144,7 @@ def test_every_format_holds_the_same_figures(run: Run, report: Page) -> None:
     assert len(rows) == n
 
 
-def test_the_settings_are_there_in_full(page: Path, run: Run) -> None:
+def test_the_settings_are_there_in_full(page: Path, run: Results) -> None:
     text = page.read_text().replace("&#34;", '"')
     for said in (
         '"fingerprint": "ffffffffffffffff"',
@@ -162,7 +162,7 @@ def test_hallucinated_objects_are_marked_and_true_ones_too(page: Path) -> None:
     assert re.search(r'<mark class="there" title="dog: in the image">baby dog</mark>', text)
 
 
-def test_a_run_that_failed_says_so_on_top(run: Run) -> None:
+def test_a_run_that_failed_says_so_on_top(run: Results) -> None:
     task = run.tasks["chair"]
     broken = replace(task, answers={}, _scores={}, _samples={})
     text = report_html(Page.of([replace(run, tasks={"chair": broken})]), answers=3)
@@ -171,8 +171,8 @@ def test_a_run_that_failed_says_so_on_top(run: Run) -> None:
     assert "not answered" in text
 
 
-def test_several_runs_stand_side_by_side_and_caps_make_a_plot(run: Run, tmp_path: Path) -> None:
-    longer = Run.load(small_run(tmp_path, max_new_tokens=128))
+def test_several_runs_stand_side_by_side_and_caps_make_a_plot(run: Results, tmp_path: Path) -> None:
+    longer = Results.load(small_run(tmp_path, max_new_tokens=128))
     report = Page.of([run, longer])
     groups = {column.group for column in report.paper[0].columns if not column.paper}
     assert groups == {"small-model, at most 64 tokens", "small-model, at most 128 tokens"}
@@ -191,11 +191,13 @@ def test_every_plot_is_drawn(report: Page) -> None:
     assert all(svg.startswith("<svg") and "NaN" not in svg and "nan" not in svg for _, svg in report.figures)
 
 
-def test_report_is_the_same_twice(run: Run) -> None:
+def test_report_is_the_same_twice(run: Results) -> None:
     assert report_html(Page.of([run])) == report_html(Page.of([run]))
 
 
-def test_the_command_writes_four_files(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_four_files(
+    run: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command_line(["report", str(run.folder), "--out", str(tmp_path), "--answers", "2", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert {Path(path).name for path in files.values()} == {
@@ -248,14 +250,16 @@ def test_on_a_phone_the_deciding_column_is_seen_and_a_wide_table_says_that_it_go
     assert goes_on and hint == "block"
 
 
-def test_when_by_which_command_and_with_which_versions_stands_on_top(run: Run) -> None:
+def test_when_by_which_command_and_with_which_versions_stands_on_top(run: Results) -> None:
     made = {"command": "airvlm evaluate <x>", "date": "2026-01-02 03:04", "versions": {"torch": "2.13.0"}}
     text = report_html(Page.of([replace(run, commands=[made])]), answers=0)
     top = text[: text.index("</header>")]
     assert "2026-01-02 03:04" in top and "airvlm evaluate &lt;x&gt;" in top and "torch 2.13.0" in top
 
 
-def test_without_matplotlib_the_page_says_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_page_says_what_is_missing(
+    run: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = report_html(Page.of([run]), answers=0)
     assert "<svg" not in text and "airvlm[plots]" in text

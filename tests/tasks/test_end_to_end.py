@@ -13,7 +13,7 @@ from PIL import Image
 
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked
-from airvlm.evaluation.run import Run
+from airvlm.evaluation.results import Results
 from airvlm.reporting.page import Page, report_html
 from airvlm.tasks import load_task
 from tests.fake_judge import FakeJudge
@@ -43,11 +43,11 @@ class StandIn:
         return [-float(n) for n in range(len(options))]
 
 
-def run_of(name: str, data: Path, text: str, **options: Any) -> Run:
+def run_of(name: str, data: Path, text: str, **options: Any) -> Results:
     asked = Asked.of(name, load_task(name, data, **options), spec={"options": options})
     out = data / "run"
     evaluate(StandIn(text), [asked], {}, out, curve=False, progress=False)
-    return Run.load(out)  # as `airvlm report` reads it: from the files alone
+    return Results.load(out)  # as `airvlm report` reads it: from the files alone
 
 
 def test_vstar_by_likelihood(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if (
     TYPE_CHECKING
 ):  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.evaluation.plan import Asked, ModelFacts
-    from airvlm.evaluation.run import Run
+    from airvlm.evaluation.results import Results
     from airvlm.evaluation.shards import Shard
     from airvlm.vlm import VLM
 
@@ -87,7 +87,7 @@ def answer(
     ray_address: str | None = None,
     device: str | None = None,
     **how: Any,
-) -> tuple[Run, Shard]:
+) -> tuple[Results, Shard]:
     """The evaluation, by as many processes as asked for or as suit the model; and which part of it was ours."""
     from airvlm.evaluation.plan import ModelFacts
     from airvlm.evaluation.resources import chosen
@@ -146,7 +146,7 @@ def _left(asked: list[Asked], methods: dict[str, Any], folder: Path) -> int:
 
 def answer_part(
     vlm: VLM | None, asked: list[Asked], methods: dict[str, Any], folder: Path, part: Shard, **how: Any
-) -> Run:
+) -> Results:
     """Our part of an evaluation."""
     from airvlm.evaluation.evaluate import evaluate as run_evaluation
 
@@ -161,7 +161,7 @@ def _other_part(
     device: str | None,
     how: dict[str, Any],
     part: Shard,
-) -> Run:
+) -> Results:
     """Another process's part, with a model of its own, on its device."""
     return answer_part(
         loader(device or gpu_of(part)), asked, methods, folder, part, **{**how, "progress": False}

@@ -51,16 +51,16 @@ def read_images(image: str, how: Asking) -> list[Image.Image]:
 
 def read_image(source: str, allow_urls: bool) -> Image.Image:
     """One image: a file, an address, or standard input (-)."""
-    from airvlm.images.load import load_picture
+    from airvlm.images.load import load_image
 
     if source == "-":
         content = sys.stdin.buffer.read()
         if not content:
             raise Failure("standard input is empty: pipe an image into it, as in: airvlm describe - < a.png")
-        return load_picture(content)
+        return load_image(content)
     if source.lower().startswith(("http://", "https://")) and not allow_urls:
         raise Failure(f"{source} is a web address; add --allow-urls to let images be fetched")
-    return load_picture(source, allow_urls=allow_urls)
+    return load_image(source, allow_urls=allow_urls)
 
 
 def load(

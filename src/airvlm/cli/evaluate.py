@@ -19,8 +19,9 @@ if (
     TYPE_CHECKING
 ):  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.evaluation.plan import Asked
-    from airvlm.evaluation.run import Run, TaskRun
+    from airvlm.evaluation.results import Results
     from airvlm.evaluation.shards import Shard
+    from airvlm.evaluation.task_results import TaskResults
 
 __all__ = ["conclude", "evaluate", "print_tables"]
 
@@ -105,7 +106,7 @@ def _check_matched(asked: list[Asked]) -> None:
             raise Failure(str(error)) from error
 
 
-def print_tables(task: TaskRun) -> None:
+def print_tables(task: TaskResults) -> None:
     """A task's figures; where nobody watches (a file, a pipe) they may be wide."""
     from airvlm.reporting import tables
 
@@ -116,7 +117,7 @@ def print_tables(task: TaskRun) -> None:
 
 
 def conclude(
-    run: Run, shard: Shard, *, json: bool, markdown: bool = False, require_acting: bool = False
+    run: Results, shard: Shard, *, json: bool, markdown: bool = False, require_acting: bool = False
 ) -> None:
     """Print the result; end with code 1 where it cannot be trusted."""
     from airvlm.reporting import tables

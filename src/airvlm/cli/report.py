@@ -36,12 +36,12 @@ def report(
 
     airvlm report runs/llava runs/qwen --out report --answers 100
     """
-    from airvlm.evaluation.run import Run
+    from airvlm.evaluation.results import Results
     from airvlm.evaluation.store import StoreError
     from airvlm.reporting.page import write_report  # numpy and the tasks: not needed for --help
 
     try:
-        loaded = [Run.load(folder, data=data) for folder in runs]
+        loaded = [Results.load(folder, data=data) for folder in runs]
         written = write_report(loaded, to, answers=answers)
     except StoreError as error:
         raise Failure(str(error)) from error

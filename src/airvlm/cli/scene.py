@@ -66,13 +66,13 @@ def scene(
 def _bundled(seed: int, context: str | None, side: int, why: str) -> tuple[str, Scene, Image.Image]:
     """A test scene of the package instead of a new one, and a line that says so."""
     from airvlm import tiny
-    from airvlm.images.load import load_picture
+    from airvlm.images.load import load_image
 
     fitting = [scene for scene in tiny.scenes("test") if context in (None, scene.context)]
     if not fitting:
         raise Failure(f"no test scene has the context {context!r}, and {why}")
     chosen = fitting[seed % len(fitting)]
-    image = load_picture(chosen.path)
+    image = load_image(chosen.path)
     warn(f"not a new scene but {chosen.id} of the package: {why}")
     return chosen.id, chosen.scene, image if side == SIDE else image.resize((side, side))
 

@@ -18,10 +18,10 @@ import numpy as np
 from airvlm.evaluation.candidates import Candidate
 from airvlm.evaluation.evaluate import Worker, answer_all, first_curve
 from airvlm.evaluation.plan import Asked, ModelFacts
-from airvlm.evaluation.run import VANILLA, TaskRun
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.statistics import Array, Estimate
 from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 
 __all__ = ["Budget", "Calibration", "Found", "Stage", "calibrate", "parse_budget"]
 
@@ -97,7 +97,7 @@ class Stage:
     split: str
     items: Mapping[str, int]  # task -> items
     found: tuple[Found, ...]  # best first
-    tasks: Mapping[str, TaskRun] = field(repr=False)
+    tasks: Mapping[str, TaskResults] = field(repr=False)
 
     def to_json(self) -> Json:
         return {"split": self.split, "items": dict(self.items), "settings": [f.to_json() for f in self.found]}
@@ -284,7 +284,7 @@ def _stage(
     tasks = {}
     for one in asked:
         drawn = {label: control.to_json() for label, control in curves[one.name].items()}
-        tasks[one.name] = TaskRun.of(one, spelled, drawn, store, model.fingerprint)
+        tasks[one.name] = TaskResults.of(one, spelled, drawn, store, model.fingerprint)
         if tasks[one.name].trade_off is None:
             raise ValueError(
                 f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks"
@@ -294,7 +294,7 @@ def _stage(
     return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
 
 
-def _measure(candidate: Candidate, tasks: Mapping[str, TaskRun]) -> Found:
+def _measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Found:
     label = candidate.label
     gains, draws, figures = [], [], {}
     recall, answers, changed, fired, images = None, 0, 0, 0, 0

@@ -19,10 +19,11 @@ from airvlm.evaluation import BATCH_SIZE
 from airvlm.evaluation.manifest import note
 from airvlm.evaluation.matched import calibration, match
 from airvlm.evaluation.plan import Asked, Batch, ModelFacts, chunks
-from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.runner import pending, work
 from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.evaluation.trade_off import TradeOff, trade_off_of
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Task
@@ -51,7 +52,7 @@ def evaluate(
     model: ModelFacts | None = None,  # of the worker's model, where `vlm` is None
     command: Json | None = None,  # for the record: command line and date
     sweeps: Json | None = None,  # for the record: see sweeps.py
-) -> Run:
+) -> Results:
     """Answer what is not yet answered in `out`, and read the run back. Vanilla is always among the methods."""
     asked = [as_asked(task) for task in tasks]
     for one in asked if matched else ():
@@ -73,8 +74,8 @@ def evaluate(
             parts = [(one, plan.get(one.key, {})) for one in asked]
             answer_all(run_batches, parts, facts, store, shard=part, batch_size=batch_size, progress=progress)
 
-        def read() -> Run:
-            return Run.load(out, store=store, asked=asked).only(list(chosen), list(everything))
+        def read() -> Results:
+            return Results.load(out, store=store, asked=asked).only(list(chosen), list(everything))
 
         answered({key: {**own, **curves[key]} for key, own in chosen.items()})
         # who helps the others leaves nothing unanswered: then every process finds the same to be missing
@@ -175,7 +176,7 @@ def _as_json(curves: Mapping[str, Mapping[str, Any]]) -> Json:
     return {name: {label: m.to_json() for label, m in curve.items()} for name, curve in curves.items()}
 
 
-def further(task: TaskRun) -> dict[str, Any]:
+def further(task: TaskResults) -> dict[str, Any]:
     """Controls with a stronger bias, where a method lies beyond an end of the curve."""
     trade = task.trade_off
     if trade is None:

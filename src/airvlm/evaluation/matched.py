@@ -15,8 +15,8 @@ from typing import Any
 import airvlm.methods as registry
 from airvlm.evaluation.null_results import is_control
 from airvlm.evaluation.plan import Asked, ModelFacts
-from airvlm.evaluation.run import VANILLA, TaskRun
 from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 
 __all__ = ["Matched", "calibration", "controlled", "match", "strength_of"]
 
@@ -77,7 +77,7 @@ def match(
         """Answers of the calibration split that the method changes."""
         answer(split, {VANILLA: None, label: method})
         configurations = {VANILLA: None, label: method.to_json()}
-        return TaskRun.of(split, configurations, {}, store, model.fingerprint).changed(label)
+        return TaskResults.of(split, configurations, {}, store, model.fingerprint).changed(label)
 
     wanted: dict[str, int] = {}
     for label in controls:

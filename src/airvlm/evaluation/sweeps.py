@@ -16,8 +16,9 @@ from typing import Any
 
 import airvlm.methods as registry
 from airvlm.evaluation.plan import Asked
-from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.store import Json
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.methods.air.config import AIR
 from airvlm.methods.air.controls import CONTROLS, control
 from airvlm.registry import split_commas
@@ -54,7 +55,7 @@ class Sweep:
 
     name: str
     settings: tuple[Setting, ...]
-    found: tuple[TaskRun, ...] = ()  # one a setting
+    found: tuple[TaskResults, ...] = ()  # one a setting
 
     def to_json(self) -> Json:
         """{value: {"vanilla" | "method": {metric: {"value", "low", "high", "n"}}}}"""
@@ -67,9 +68,9 @@ class Sweep:
         }
 
     @property
-    def tables(self) -> list[TaskRun]:
+    def tables(self) -> list[TaskResults]:
         """What can stand in one table: the points that share a vanilla."""
-        together: dict[str, TaskRun] = {}
+        together: dict[str, TaskResults] = {}
         for setting, task in zip(self.settings, self.found):
             held = together.setdefault(task.asked.key, replace(task, methods={VANILLA: None}))
             held.methods[setting.label] = task.methods[setting.label]
@@ -145,7 +146,7 @@ def noted(sweeps: Sequence[Sweep], asked: Sequence[Asked], method: str, key: str
     }
 
 
-def found_in(run: Run) -> dict[str, Sweep]:
+def found_in(run: Results) -> dict[str, Sweep]:
     """The sweeps of a run, by the names that run.json has for them; those whose answers are there."""
     found = {}
     for name, noted_ in run.sweeps.items():

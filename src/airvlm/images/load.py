@@ -18,8 +18,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from airvlm.images.cache import content_key
 from airvlm.images.download import DownloadError, download
+from airvlm.registry import renamed_names
 
-__all__ = ["BadImage", "BadPicture", "ImageSource", "LoadedImage", "load_image", "load_picture", "read_image"]
+__all__ = ["BadImage", "ImageSource", "LoadedImage", "load_image", "read_image"]
 
 ImageSource: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray[Any, Any] | LoadedImage"
 
@@ -196,4 +197,6 @@ def _inline(uri: str, max_bytes: int) -> bytes:
         raise BadImage(f"{head},... is not base64: {error}") from error
 
 
-BadPicture, load_picture = BadImage, load_image  # the names they had
+__getattr__ = renamed_names(
+    __name__, {"BadPicture": f"{__name__}:BadImage", "load_picture": f"{__name__}:load_image"}
+)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airvlm.evaluation.run import TaskRun
 from airvlm.evaluation.store import Record
+from airvlm.evaluation.task_results import TaskResults
 from airvlm.images.load import BadImage, load_image
 from airvlm.tasks.base import Item
 from airvlm.tasks.words.marks import Mark, marks
@@ -71,14 +71,14 @@ class Card:
         return any(answer.wrong for answer in self.answers)
 
 
-def chosen(task: TaskRun, limit: int) -> list[int]:
+def chosen(task: TaskResults, limit: int) -> list[int]:
     """Which items to show: those on which methods differ come first, then the rest; in the items' order."""
     texts = [task.texts(label) for label in task.methods]
     order = sorted(range(len(task.items)), key=lambda i: len({said[i] for said in texts}) == 1)  # stable
     return sorted(order[:limit])
 
 
-def answer_cards(name: str, task: TaskRun, limit: int) -> list[Card]:
+def answer_cards(name: str, task: TaskResults, limit: int) -> list[Card]:
     """One card an item."""
     records = {label: task.records(label) for label in task.methods}  # looked up once for all cards
     return [
@@ -87,7 +87,7 @@ def answer_cards(name: str, task: TaskRun, limit: int) -> list[Card]:
     ]
 
 
-def _card(name: str, task: TaskRun, i: int, records: Mapping[str, Record | None]) -> Card:
+def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | None]) -> Card:
     item = task.items[i]
     return Card(
         name,
@@ -100,7 +100,7 @@ def _card(name: str, task: TaskRun, i: int, records: Mapping[str, Record | None]
     )
 
 
-def _said(task: TaskRun, label: str, i: int, record: Record | None) -> Said:
+def _said(task: TaskResults, label: str, i: int, record: Record | None) -> Said:
     if record is None or record.text is None:
         why = "not answered" if record is None else record.error or "no answer"
         return Said(label, wrong=True, error=why)
@@ -116,7 +116,7 @@ def _said(task: TaskRun, label: str, i: int, record: Record | None) -> Said:
     return Said(label, parts, right is False, {True: "✓", False: "✗", None: ""}[right], asides)
 
 
-def _marks(task: TaskRun, item: Item, text: str) -> list[Mark] | None:
+def _marks(task: TaskResults, item: Item, text: str) -> list[Mark] | None:
     """The objects a description names; None for other kinds of answers."""
     if task.asked.task.kind != "caption" or not isinstance(item.truth, list | tuple | set | frozenset):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airvlm.evaluation.run import VANILLA
+from airvlm.evaluation.task_results import VANILLA
 from airvlm.reporting.plots import COLOURS, SHAPES
 
 if TYPE_CHECKING:

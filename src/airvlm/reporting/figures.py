@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.statistics import Estimate
 from airvlm.evaluation.sweeps import found_in
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.reporting.plots import Point, Series, available, forest, scatter
 from airvlm.reporting.sweep_plot import sweep_svg
 
@@ -21,7 +22,7 @@ __all__ = ["figures"]
 BINS = 4
 
 
-def figures(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def figures(runs: Sequence[Results]) -> list[tuple[str, str]]:
     """(caption, SVG) of everything that can be drawn; nothing where matplotlib is missing."""
     if not available():
         return []
@@ -54,11 +55,11 @@ def figures(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(caption, svg) for caption, svg in drawn if svg]
 
 
-def _others(task: TaskRun) -> list[str]:
+def _others(task: TaskResults) -> list[str]:
     return [label for label in task.methods if label != VANILLA]
 
 
-def _effects(run: Run) -> str:
+def _effects(run: Results) -> str:
     rows = []
     for name, task in run.tasks.items():
         definitions = task.scores(VANILLA).definitions
@@ -80,7 +81,7 @@ def _turned(estimate: Estimate, sign: float) -> Point:
     return Point(sign * estimate.value, 0.0, low, high)
 
 
-def _trade(task: TaskRun, x: str, y: str) -> str:
+def _trade(task: TaskResults, x: str, y: str) -> str:
     """All methods, and the control's curve through vanilla."""
     samples = task.curve_samples()
     series = []
@@ -99,7 +100,7 @@ def _trade(task: TaskRun, x: str, y: str) -> str:
     return scatter(f"{y} over {x}", f"{x} (%)", f"{y} (%)", series)
 
 
-def _by_length(task: TaskRun) -> str:
+def _by_length(task: TaskResults) -> str:
     """CHAIR_I of each method's answers, grouped by how long they are."""
     lengths = {
         label: [counts.get("tokens") for counts in task.scores(label).per_item] for label in task.methods
@@ -126,7 +127,7 @@ def _by_length(task: TaskRun) -> str:
     return scatter("CHAIR_I by length", "words in the answer", "CHAIR_I (%)", series)
 
 
-def _by_cap(runs: Sequence[Run]) -> str:
+def _by_cap(runs: Sequence[Results]) -> str:
     """CHAIR_S over the cap on new tokens, where runs differ in it."""
     found: dict[str, list[Point]] = {}
     for run in runs:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airvlm.evaluation.null_results import is_control
-from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.results import Results
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.reporting.paper import CITATION, LLAVA, METHODS, MODELS, REMARKS, Printed, printed
 from airvlm.reporting.sheets import Cell, Column, Sheet
 from airvlm.reporting.task_sheet import ARROWS, figure_cells
@@ -34,7 +35,7 @@ def paper_model(name: str) -> str | None:
     )
 
 
-def labels_of(tasks: Sequence[TaskRun]) -> list[str]:
+def labels_of(tasks: Sequence[TaskResults]) -> list[str]:
     """The methods of several tasks, vanilla first, each once."""
     return list(dict.fromkeys(label for task in tasks for label in (VANILLA, *task.methods)))
 
@@ -44,13 +45,13 @@ class _Part:
     """One task of one run in a sheet of the paper's layout."""
 
     group: str
-    task: TaskRun
+    task: TaskResults
     beside: Printed | None
     model: str | None  # the paper's model whose figures stand beside; None: not one of the paper's
     suffix: str = ""  # what our metrics' names end in, where one task holds several of the paper's tables
 
 
-def paper_sheets(runs: Sequence[Run]) -> list[Sheet]:
+def paper_sheets(runs: Sequence[Results]) -> list[Sheet]:
     """One sheet for each of the paper's tables that a run has figures for."""
     families: dict[str, list[_Part]] = {}
     for run in runs:
@@ -68,7 +69,7 @@ def paper_sheets(runs: Sequence[Run]) -> list[Sheet]:
     return [_paper_sheet(family, parts) for family, parts in families.items()]
 
 
-def _place(name: str, run: Run, cap: int | None, several: bool) -> tuple[str, str]:
+def _place(name: str, run: Results, cap: int | None, several: bool) -> tuple[str, str]:
     """The sheet a task belongs in, and its group of columns there."""
     model = str(run.model["name"]).rstrip("/").rsplit("/", 1)[-1]
     base, _, setting = name.rpartition("-")

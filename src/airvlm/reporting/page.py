@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airvlm.evaluation.run import VANILLA, Run, TaskRun
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.statistics import mcnemar
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.reporting.answers import answer_cards
 from airvlm.reporting.figures import figures
 from airvlm.reporting.layout import paper_sheets
@@ -42,7 +43,7 @@ SECTIONS = (
 class Page:
     """What a report is made of, computed once for all its formats."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[Results, ...]
     paper: tuple[Sheet, ...]
     full: tuple[Sheet, ...]
     figures: tuple[tuple[str, str], ...]
@@ -50,7 +51,7 @@ class Page:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Page:
+    def of(cls, runs: Sequence[Results]) -> Page:
         full = [
             task_sheet(f"{name}: {_model(run)}", task) for run in runs for name, task in run.tasks.items()
         ]
@@ -66,7 +67,7 @@ class Page:
         )
 
 
-def write_report(runs: Sequence[Run], folder: str | Path, *, answers: int = 40) -> dict[str, Path]:
+def write_report(runs: Sequence[Results], folder: str | Path, *, answers: int = 40) -> dict[str, Path]:
     """Write report.html, .md, .csv and .tex into a folder, each whole or not at all; `answers` a task are shown."""
     folder, report = Path(folder), Page.of(runs)
     contents = {
@@ -83,7 +84,7 @@ def write_report(runs: Sequence[Run], folder: str | Path, *, answers: int = 40) 
     return {Path(name).suffix[1:]: folder / name for name in contents}
 
 
-def _model(run: Run) -> str:
+def _model(run: Results) -> str:
     return str(run.model["name"]).rstrip("/").rsplit("/", 1)[-1]
 
 
@@ -127,7 +128,7 @@ def _title(report: Page) -> str:
     return "airvlm: " + ", ".join(dict.fromkeys(_model(run) for run in report.runs))
 
 
-def _origins(runs: Sequence[Run]) -> list[dict[str, str]]:
+def _origins(runs: Sequence[Results]) -> list[dict[str, str]]:
     """When, by which command and with which versions the answers were made."""
     return [
         {
@@ -146,7 +147,7 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{code}'"
 
 
-def _settings(run: Run) -> list[tuple[str, str]]:
+def _settings(run: Results) -> list[tuple[str, str]]:
     parts: list[tuple[str, Any]] = [
         ("model", run.model),
         ("methods", run.methods),
@@ -162,7 +163,7 @@ def _dump(value: Any) -> str:
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + " ".join(found[1].split()) + "]", text)
 
 
-def _task_settings(task: TaskRun) -> dict[str, Any]:
+def _task_settings(task: TaskResults) -> dict[str, Any]:
     """What somebody else needs to make the same figures."""
     asked = task.asked
     first = next((record for record in task.records(VANILLA) if record is not None), None)

@@ -9,8 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from airvlm.evaluation.run import VANILLA
 from airvlm.evaluation.sweeps import Sweep
+from airvlm.evaluation.task_results import VANILLA
 from airvlm.reporting.plots import Point, figure, intervals, to_svg
 
 __all__ = ["draw_sweep", "sweep_svg"]

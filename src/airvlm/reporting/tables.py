@@ -10,25 +10,26 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from airvlm.evaluation.run import Run, TaskRun
+from airvlm.evaluation.results import Results
 from airvlm.evaluation.store import Json
+from airvlm.evaluation.task_results import TaskResults
 from airvlm.reporting.sheets import to_markdown, to_rich
 from airvlm.reporting.task_sheet import UNKNOWN, task_sheet, title_of
 
 __all__ = ["legend", "markdown", "problem_table", "rich_tables", "to_json"]
 
 
-def rich_tables(task: TaskRun, width: int) -> list[Table]:
+def rich_tables(task: TaskResults, width: int) -> list[Table]:
     """A task's table for a terminal of this width."""
     return to_rich(task_sheet(title_of(task), task, brief=True), width)
 
 
-def markdown(task: TaskRun) -> str:
+def markdown(task: TaskResults) -> str:
     """A task's table for a README."""
     return to_markdown(task_sheet(title_of(task), task, brief=True)).rstrip()
 
 
-def legend(run: Run) -> list[str]:
+def legend(run: Results) -> list[str]:
     """What the columns mean, for those who see them first."""
     lines = [
         "± is a standard error; [ ] a 95 % interval, paired over images; p is McNemar's, exact; Δ is to vanilla; "
@@ -51,7 +52,7 @@ def problem_table(problems: Sequence[str]) -> Table:
     return table
 
 
-def to_json(run: Run) -> Json:
+def to_json(run: Results) -> Json:
     """{task: {method: {metric: {"value", "low", "high", "n"}}}}, in the tasks' own units (percent)."""
     return {
         name: {label: task.figures_json(label) for label in task.methods} for name, task in run.tasks.items()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from airvlm.evaluation.run import VANILLA, TaskRun
 from airvlm.evaluation.statistics import Estimate, mcnemar
+from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.evaluation.trade_off import TradeOff
 from airvlm.reporting.sheets import Cell, Column, Sheet
 
@@ -47,7 +47,7 @@ def spread(estimate: Estimate) -> str:
     return f"± {number(estimate.error)}" if estimate.trusted else f"± {UNKNOWN}"
 
 
-def task_sheet(name: str, task: TaskRun, *, brief: bool = False) -> Sheet:
+def task_sheet(name: str, task: TaskResults, *, brief: bool = False) -> Sheet:
     """Everything that decides about a task."""
     labels = list(dict.fromkeys((VANILLA, *task.methods)))
     others = [label for label in labels if label != VANILLA]
@@ -66,7 +66,7 @@ def task_sheet(name: str, task: TaskRun, *, brief: bool = False) -> Sheet:
     return Sheet(name, tuple(column for column, _ in columns), rows, notes)
 
 
-def title_of(task: TaskRun) -> str:
+def title_of(task: TaskResults) -> str:
     """What was asked, in a line."""
     generation = task.asked.generation
     images = len(set(task.scores(VANILLA).pictures))
@@ -79,7 +79,7 @@ def title_of(task: TaskRun) -> str:
     return "; ".join(parts)
 
 
-def figure_columns(task: TaskRun, labels: Sequence[str], metrics: Sequence[str], brief: bool) -> Columns:
+def figure_columns(task: TaskResults, labels: Sequence[str], metrics: Sequence[str], brief: bool) -> Columns:
     definitions = task.scores(VANILLA).definitions
     group = "" if brief else "figures"
     return [
@@ -91,7 +91,9 @@ def figure_columns(task: TaskRun, labels: Sequence[str], metrics: Sequence[str],
     ]
 
 
-def figure_cells(task: TaskRun, metric: str, labels: Sequence[str], brief: bool = False) -> dict[str, Cell]:
+def figure_cells(
+    task: TaskResults, metric: str, labels: Sequence[str], brief: bool = False
+) -> dict[str, Cell]:
     """A metric of every method; bold where it is the best by more than the interval of each difference."""
     samples = {label: task.sample(label) for label in labels if label in task.methods or label == VANILLA}
     better = task.scores(VANILLA).definitions[metric].better
@@ -111,7 +113,7 @@ def figure_cells(task: TaskRun, metric: str, labels: Sequence[str], brief: bool 
     }
 
 
-def _at_equal(task: TaskRun, others: Sequence[str], trade: TradeOff | None) -> Columns:
+def _at_equal(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
     if trade is None:
         return []
     at = {label: task.at_equal(label) for label in others}
@@ -128,7 +130,7 @@ def _at_equal(task: TaskRun, others: Sequence[str], trade: TradeOff | None) -> C
     return found
 
 
-def _matched(task: TaskRun, others: Sequence[str], trade: TradeOff | None) -> Columns:
+def _matched(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
     """Each control at the strength of what it controls, and what the method is worth beyond it."""
     controls = [label for label in others if label in task.matched]
     controls = [
@@ -158,11 +160,11 @@ def _matched(task: TaskRun, others: Sequence[str], trade: TradeOff | None) -> Co
     return columns
 
 
-def _recall(task: TaskRun, facts: dict[str, str], trade: TradeOff) -> float:
+def _recall(task: TaskResults, facts: dict[str, str], trade: TradeOff) -> float:
     return task.sample(facts["controls"]).difference(task.sample(facts["label"]), trade.x).value
 
 
-def _differences(task: TaskRun, others: Sequence[str], metrics: Sequence[str], sure: bool) -> Columns:
+def _differences(task: TaskResults, others: Sequence[str], metrics: Sequence[str], sure: bool) -> Columns:
     """To vanilla; unmarked where another column decides, since it may deny what stands here."""
     found = []
     for metric in metrics:
@@ -176,7 +178,7 @@ def _differences(task: TaskRun, others: Sequence[str], metrics: Sequence[str], s
     return found
 
 
-def _counts(task: TaskRun, labels: Sequence[str], others: Sequence[str]) -> Columns:
+def _counts(task: TaskResults, labels: Sequence[str], others: Sequence[str]) -> Columns:
     group = f"of {len(task.items)}"
     acted = {label: task.fired(label) for label in others}
     columns: Columns = [
@@ -195,7 +197,7 @@ def _counts(task: TaskRun, labels: Sequence[str], others: Sequence[str]) -> Colu
     return columns + ([(Column("not counted", group), wrong)] if wrong else [])
 
 
-def _notes(task: TaskRun, trade: TradeOff | None, unknown: bool) -> tuple[str, ...]:
+def _notes(task: TaskResults, trade: TradeOff | None, unknown: bool) -> tuple[str, ...]:
     n, images = len(task.items), len(set(task.scores(VANILLA).pictures))
     notes = [
         f"{n} items on {images} images, {task.asked.split} split. Brackets: 95 % intervals, paired over images. Bold: "

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from airvlm.images.load import load_picture
+from airvlm.images.load import load_image
 from airvlm.tasks.base import DESCRIBE, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import read_records
@@ -157,7 +157,7 @@ def read_aspects(verdict: str) -> tuple[float, ...] | None:
 
 
 def _data_url(image: Any) -> str:
-    picture: Image.Image = load_picture(image)
+    picture: Image.Image = load_image(image)
     picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     data = io.BytesIO()
     picture.save(data, "JPEG", quality=90)
