@@ -10,10 +10,10 @@ from airvlm.photo.tower import EfficientNetLiteConfig, EfficientNetLiteTower, Sa
 SMALL = ((1, 3, 1, 1, 4), (1, 3, 2, 2, 4), (1, 5, 2, 2, 6), (1, 3, 2, 2, 6), (1, 5, 1, 2, 8), (2, 5, 2, 2, 8))
 
 
-def small_tower() -> EfficientNetLiteTower:
+def small_tower(patch: int = 32) -> EfficientNetLiteTower:
     torch.manual_seed(0)
     config = EfficientNetLiteConfig(
-        image_size=64, stem_channels=4, stages=SMALL, adapter_size=8, hidden_size=10
+        image_size=64, patch_size=patch, stem_channels=4, stages=SMALL, adapter_size=8, hidden_size=10
     )
     return EfficientNetLiteTower(config).eval()
 
@@ -40,7 +40,26 @@ def test_tokens_lie_row_by_row() -> None:
 def test_the_two_halves_make_the_whole() -> None:
     tower = small_tower()
     pixels = torch.randn(1, 3, 64, 64)
-    assert torch.equal(tower.tokens(tower.stride16(pixels)), tower(pixels).last_hidden_state)
+    torch.testing.assert_close(tower.tokens(tower.stride16(pixels)), tower(pixels).last_hidden_state)
+
+
+@torch.no_grad()
+def test_a_token_may_stand_for_16_pixels_and_then_keeps_its_own_fine_cell() -> None:
+    tower = small_tower(16)
+    tokens = tower(torch.randn(1, 3, 64, 64)).last_hidden_state
+    assert tokens.shape == (1, 16, 10)
+    sharing = tokens[0, [0, 1, 4, 5]]  # one coarse cell, four fine ones
+    assert len({tuple(token.tolist()) for token in sharing}) == 4
+    with pytest.raises(ValueError, match="16 or 32 pixels"):
+        EfficientNetLiteConfig(patch_size=8)
+
+
+@torch.no_grad()
+def test_an_image_has_the_same_tokens_alone_and_among_others() -> None:
+    tower = small_tower()
+    pixels = torch.randn(5, 3, 64, 64)
+    alone = torch.cat([tower(one[None]).last_hidden_state for one in pixels])
+    torch.testing.assert_close(tower(pixels).last_hidden_state, alone)
 
 
 @pytest.mark.parametrize("side", [7, 8, 15, 16])

@@ -91,13 +91,13 @@ class Maps:
     def done(self) -> int:
         return int(json.loads(self.state.read_text())["done"]) if self.state.exists() else 0
 
-    def write(self, start: int, values: np.ndarray) -> None:
+    def write(self, rows: list[int], values: np.ndarray) -> None:
         if self.scales is None:
             mean, spread = values.mean((0, 2, 3)), values.std((0, 2, 3))
             self.scales = {"mean": mean, "step": (SPREAD * spread / 127).astype(np.float32)}
             np.savez(self.folder / "scales.npz", **self.scales)
         mean, step = (self.scales[k][:, None, None] for k in ("mean", "step"))
-        self.bytes[start : start + len(values)] = np.clip(np.rint((values - mean) / step), -127, 127)
+        self.bytes[rows] = np.clip(np.rint((values - mean) / step), -127, 127)
 
     def read(self, rows: np.ndarray) -> torch.Tensor:
         assert self.scales is not None
@@ -110,32 +110,39 @@ def maps(recipe: Recipe, labels: Labels, folder: Path, view: str) -> Maps:
     return Maps(folder, view, len(labels.stems), 112, recipe.image_side // 16)
 
 
+def places(recipe: Recipe, labels: Labels, view: str, done: int) -> list[int]:
+    """Where the photographs that a recipe uses stand in the table, from ``done`` on: held out ones, and its share."""
+    low, high = labels.trained(recipe.share)
+    if view == "zoom":
+        return list(range(max(low, done), min(high, low + recipe.zoomed)))
+    return [k for k in (*range(labels.splits["train"].start), *range(low, high)) if k >= done]
+
+
 def extract(
     recipe: Recipe, tower: EfficientNetLiteTower, labels: Labels, photos: Path, folder: Path, view: str
 ) -> None:
     kept, side = maps(recipe, labels, folder, view), recipe.image_side
-    low, high = labels.trained(recipe.share)
-    first, stop = (0, high) if view == "whole" else (low, min(high, low + recipe.zoomed))
-    start = max(first, kept.done)
-    if start >= stop:
+    own = places(recipe, labels, view, kept.done)
+    if not own:
         return
+    batches = [own[k : k + BATCH] for k in range(0, len(own), BATCH)]
     run = compiled(tower, side)
     reader = read if view == "whole" else lambda path, side: read_zoom(path, side, recipe)
     began = time.time()
     with ThreadPoolExecutor(1) as pool:
 
-        def load(at: int) -> np.ndarray:
-            rows = [reader(photos / f"{s}.jpg", side) for s in labels.stems[at : min(stop, at + BATCH)]]
+        def load(batch: list[int]) -> np.ndarray:
+            rows = [reader(photos / f"{labels.stems[k]}.jpg", side) for k in batch]
             rows += [rows[-1]] * (BATCH - len(rows))
             return np.stack(rows)
 
-        ahead = pool.submit(load, start)
-        for at in range(start, stop, BATCH):
-            batch = ahead.result()
-            ahead = pool.submit(load, at + BATCH) if at + BATCH < stop else ahead
-            kept.write(at, run(batch)[: stop - at])
-            done = min(at + BATCH, stop)
-            if (at - start) // BATCH % 50 == 49 or done == stop:
-                kept.state.write_text(json.dumps({"done": done}))
-                pace = (done - start) / (time.time() - began)
-                print(f"features {view} {done}/{stop} {pace:.0f} a second", flush=True)
+        ahead = pool.submit(load, batches[0])
+        for number, batch in enumerate(batches, 1):
+            photographs = ahead.result()
+            if number < len(batches):
+                ahead = pool.submit(load, batches[number])
+            kept.write(batch, run(photographs)[: len(batch)])
+            if number % 50 == 0 or number == len(batches):
+                kept.state.write_text(json.dumps({"done": batch[-1] + 1}))
+                pace = number * BATCH / (time.time() - began)
+                print(f"features {view} {number * BATCH}/{len(own)} {pace:.0f} a second", flush=True)

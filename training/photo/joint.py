@@ -23,7 +23,7 @@ from training.photo import grammar
 from training.photo.labels import Labels
 from training.photo.pooled import PooledNames
 from training.photo.recipe import Recipe
-from training.vision import rate_at
+from training.photo.vision import two_cycles
 
 POOL = 8  # steps whose samples are drawn together, so that each batch takes samples of one length
 
@@ -35,9 +35,11 @@ class Packer:
         self.recipe, self.world, self.words = recipe, world, processor.tokenizer
         image = self.words.convert_tokens_to_ids("<image>")
         before = self.words("USER: ").input_ids
-        count = (recipe.image_side // 32) ** 2
+        count = recipe.visual_tokens
         self.prefix = [*before, *[image] * count]
         self.image = slice(len(before), len(before) + count)
+        self.names = {k for name in world.names for k in self.words(f" {name}").input_ids}
+        self.names.add(self.words.eos_token_id)
         self.ids = lru_cache(20_000)(lambda text: tuple(self.words(text).input_ids))
 
     def exchanges(self, present: np.ndarray, draw: random.Random) -> list[grammar.Exchange]:
@@ -52,17 +54,21 @@ class Packer:
             said.append(grammar.existence(self.world.absent(names, draw), False, draw))
         return said
 
+    def weight(self, word: int) -> float:
+        return self.recipe.name_weight if word in self.names else 1.0
+
     def pack(self, exchanges: list[grammar.Exchange]) -> Packed:
         n = len(self.prefix)
         out = Packed(list(self.prefix), [0] * n, list(range(n)), [0.0] * n, [])
         for k, exchange in enumerate(exchanges, 1):
             asked = self.ids(f"\n{exchange.question} ASSISTANT:")
             told = self.ids(f" {exchange.answer}</s>")
-            weight = self.recipe.answer_weight if exchange.answer in ("Yes", "No") else 1.0
+            closed = exchange.answer in ("Yes", "No")
+            weights = [self.recipe.answer_weight if closed else self.weight(word) for word in told]
             out.ids += [*asked, *told]
             out.segments += [k] * (len(asked) + len(told))
             out.positions += range(n, n + len(asked) + len(told))
-            out.weights += [0.0] * len(asked) + [weight] * len(told)
+            out.weights += [0.0] * len(asked) + weights
         return out
 
 
@@ -169,7 +175,7 @@ def train_joint(
             pooled(z, decoder.embed_tokens.weight), truth, reduction="sum"
         )
         loss = (losses * weights[told]).sum() / weight + recipe.pooled_weight * named / len(truth)
-        rate = rate_at(step, recipe.joint_steps, recipe.joint_rate, warm=200)
+        rate = recipe.joint_rate * two_cycles(step, recipe.joint_cycle, recipe.joint_steps, warm=200)
         for group, share in zip(optimiser.param_groups, (1.0, recipe.projector_share), strict=True):
             group["lr"] = rate * share
         optimiser.zero_grad()

@@ -71,7 +71,7 @@ def build_processor(recipe: Recipe, world: grammar.World) -> LlavaProcessor:
     return LlavaProcessor(
         image_processor=images,
         tokenizer=build_tokenizer(recipe, world),
-        patch_size=32,
+        patch_size=recipe.patch,
         vision_feature_select_strategy="full",
         num_additional_image_tokens=0,
         chat_template=TEMPLATE,
@@ -85,11 +85,15 @@ def kept_processor(recipe: Recipe, world: grammar.World, folder: Path) -> LlavaP
     return LlavaProcessor.from_pretrained(folder)
 
 
+def tower_config(recipe: Recipe) -> EfficientNetLiteConfig:
+    return EfficientNetLiteConfig(
+        image_size=recipe.image_side, patch_size=recipe.patch, hidden_size=recipe.vision_width
+    )
+
+
 def build_tower(recipe: Recipe) -> EfficientNetLiteTower:
     """With ImageNet's weights."""
-    tower = EfficientNetLiteTower(
-        EfficientNetLiteConfig(image_size=recipe.image_side, hidden_size=recipe.vision_width)
-    )
+    tower = EfficientNetLiteTower(tower_config(recipe))
     imagenet.initialise(tower, imagenet.find(recipe.imagenet))
     return tower
 
@@ -112,10 +116,10 @@ def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditiona
         tie_word_embeddings=True,
     )
     config = LlavaConfig(
-        vision_config=EfficientNetLiteConfig(image_size=recipe.image_side, hidden_size=recipe.vision_width),
+        vision_config=tower_config(recipe),
         text_config=text,
         image_token_index=words.convert_tokens_to_ids("<image>"),
-        image_seq_length=(recipe.image_side // 32) ** 2,
+        image_seq_length=recipe.visual_tokens,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
         projector_hidden_act="gelu",

@@ -10,6 +10,7 @@ class Recipe:
     name: str
     seed: int  # of weights, zooms and the order of samples
     image_side: int = 256  # pixels that the tower sees; a multiple of 32
+    patch: int = 32  # pixels that a visual token covers: 32 or 16
     imagenet: str = "lite0"  # whose weights the tower starts from
     share: tuple[float, float] = (0.0, 0.62)  # of the training photographs
     zoom: tuple[float, float] = (0.6, 1.0)  # side of the second view's window, as a share of the photograph's
@@ -27,18 +28,35 @@ class Recipe:
     heads: int = 4
     feed_forward: int = 416
     vocabulary: int = 768
-    joint_steps: int = 2800
+    joint_steps: int = 8800
+    joint_cycle: int = 2800  # of them in the first cycle of the learning rate
     joint_batch: int = 24
     joint_rate: float = 2e-3
     joint_zoomed_share: float = 0.1
     other_share: float = 0.3  # of the samples, those with a question of another kind
-    questions: int = 8  # yes/no questions packed behind each photograph
-    answer_weight: float = 3.0  # of the tokens of an answer, against those of a description
+    questions: int = 6  # yes/no questions packed behind each photograph
+    answer_weight: float = 3.0  # of the tokens of a yes or no, against other words
+    name_weight: float = 4.0  # of objects' names and the end, in other answers: where the image decides
     projector_share: float = 0.25  # of the rate, for the projector, which comes trained
     pooled_weight: float = 0.2  # of the loss that names what patches show
+
+    @property
+    def visual_tokens(self) -> int:
+        return (self.image_side // self.patch) ** 2
 
 
 RECIPES = {
     "first": Recipe("first", seed=1),
-    "second": Recipe("second", seed=2, image_side=160, zoom=(0.4, 1.0), share=(0.38, 1.0)),
+    # sees 160 pixels, so that crops of a larger photograph bring detail; other photographs, half the joint training
+    "second": Recipe(
+        "second",
+        seed=2,
+        image_side=160,
+        patch=16,
+        share=(0.62, 1.0),
+        zoom=(0.4, 1.0),
+        zoomed=16_000,
+        joint_steps=3200,
+        joint_cycle=3200,
+    ),
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import LlavaForConditionalGeneration
 
 from airvlm.photo.tower import EfficientNetLiteTower
-from training.photo.features import Maps
+from training.photo.features import Maps, places
 from training.photo.labels import Labels
 from training.photo.recipe import Recipe
 
@@ -52,21 +52,19 @@ def cache_tokens(
     """(photographs, tokens, vision_width) in half precision; rows without the view stay zero."""
     view = kept.path.stem
     path, state = folder / f"{view}.tokens", folder / f"{view}.tokens.json"
-    shape = (len(labels.stems), (recipe.image_side // 32) ** 2, recipe.vision_width)
+    shape = (len(labels.stems), recipe.visual_tokens, recipe.vision_width)
     table = np.memmap(path, np.float16, "r+" if path.exists() else "w+", shape=shape)
-    first = 0 if view == "whole" else labels.trained(recipe.share)[0]
-    start = max(first, json.loads(state.read_text())["done"] if state.exists() else 0)
-    if start >= kept.done:
+    done = json.loads(state.read_text())["done"] if state.exists() else 0
+    wanted = np.array([k for k in places(recipe, labels, view, done) if k < kept.done])
+    if not len(wanted):
         return table
     run, began = compiled(model.model.vision_tower, (BATCH, *kept.bytes.shape[1:])), time.time()
-    for at in range(start, kept.done, BATCH):
-        own = np.arange(at, min(kept.done, at + BATCH))
+    for at in range(0, len(wanted), BATCH):
+        own = wanted[at : at + BATCH]
         padded = np.concatenate([own, np.repeat(own[-1:], BATCH - len(own))])
         table[own] = run(kept.read(padded).numpy())[: len(own)]
-        if (at - start) // BATCH % 50 == 49 or at + BATCH >= kept.done:
+        if at // BATCH % 50 == 49 or at + BATCH >= len(wanted):
             state.write_text(json.dumps({"done": int(own[-1]) + 1}))
-            print(
-                f"tokens {view} {own[-1] + 1}/{kept.done} {(own[-1] - start) / (time.time() - began):.0f} a second",
-                flush=True,
-            )
+            pace = (at + len(own)) / (time.time() - began)
+            print(f"tokens {view} {at + len(own)}/{len(wanted)} {pace:.0f} a second", flush=True)
     return table

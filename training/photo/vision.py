@@ -34,11 +34,11 @@ def pick(
     return rows
 
 
-def rise_and_fall(recipe: Recipe, step: int, first: int) -> float:
-    """The learning rate as a share of its peak: two cycles, the second at three quarters."""
-    if step < recipe.vision_cycle:
-        return rate_at(step - first, recipe.vision_cycle - first, 1.0)
-    return rate_at(step - recipe.vision_cycle, recipe.vision_steps - recipe.vision_cycle, 0.75)
+def two_cycles(step: int, cycle: int, steps: int, warm: int = 100) -> float:
+    """The learning rate as a share of its peak: it rises and falls twice, the second time to three quarters."""
+    if step < cycle:
+        return rate_at(step, cycle, 1.0, warm)
+    return rate_at(step - cycle, steps - cycle, 0.75, warm)
 
 
 def learns(name: str) -> bool:
@@ -98,8 +98,12 @@ def train_vision(
         moving = step >= recipe.upper_from
         for name, parameter in tower.upper.named_parameters():
             parameter.requires_grad_(moving and learns(name))
-        optimiser.param_groups[0]["lr"] = recipe.vision_rate * rise_and_fall(recipe, step, 0)
-        late = recipe.upper_rate * rise_and_fall(recipe, step, recipe.upper_from)
+        rate = two_cycles(step, recipe.vision_cycle, recipe.vision_steps)
+        optimiser.param_groups[0]["lr"] = recipe.vision_rate * rate
+        first = recipe.upper_from
+        late = recipe.upper_rate * two_cycles(
+            step - first, recipe.vision_cycle - first, recipe.vision_steps - first
+        )
         optimiser.param_groups[1]["lr"] = late if moving else 0.0
         logits = pooled(projector(tower.tokens(kept.to(memory_format=torch.channels_last))), words.weight)
         loss = F.binary_cross_entropy_with_logits(logits, truth, reduction="sum") / len(truth)

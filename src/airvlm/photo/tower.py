@@ -1,7 +1,8 @@
 """The photograph model's vision tower: EfficientNet-lite's convolutions, then an adapter to visual tokens.
 
-Two maps become tokens, one per cell of 32 x 32 pixels: the last one (stride 32) and the one before it (stride 16, 2 x 2
-of its cells folded into one), so that a token knows both what its place is and which parts it has. Normalisations are
+Two maps become tokens: the last one (stride 32) and the one before it (stride 16), so that a token knows both what its
+place is and which parts it has. A token covers 32 x 32 pixels (2 x 2 cells of the finer map folded into one), or
+16 x 16 (each cell of the coarser map given to the four it covers) in towers that see small images. Normalisations are
 folded into the convolutions. Knows nothing of words or labels.
 """
 
@@ -30,6 +31,7 @@ LITE0 = (
     (1, 3, 1, 6, 320),
 )
 LOWER_STAGES = 5  # up to stride 16
+CACHED = 2  # images whose widest maps a core's cache holds: three times as fast as 24 at once
 
 
 class EfficientNetLiteConfig(PreTrainedConfig):
@@ -38,6 +40,7 @@ class EfficientNetLiteConfig(PreTrainedConfig):
     def __init__(
         self,
         image_size: int = 224,
+        patch_size: int = 32,
         stem_channels: int = 32,
         stages: tuple[tuple[int, int, int, int, int], ...] = LITE0,
         adapter_size: int = 512,
@@ -45,7 +48,9 @@ class EfficientNetLiteConfig(PreTrainedConfig):
         **options: Any,
     ) -> None:
         self.image_size = image_size
-        self.patch_size = 32
+        if patch_size not in (16, 32):
+            raise ValueError(f"patch_size is {patch_size}; a token covers 16 or 32 pixels")
+        self.patch_size = patch_size
         self.stem_channels = stem_channels
         self.stages = [list(stage) for stage in stages]
         self.adapter_size = adapter_size
@@ -109,7 +114,7 @@ class EfficientNetLiteTower(PreTrainedModel):
                 channels = outputs
             widths.append(channels)
         self.lower, self.upper = (nn.Sequential(*blocks) for blocks in parts)
-        both = widths[-1] + 4 * widths[LOWER_STAGES - 1]
+        both = widths[-1] + (config.patch_size // 16) ** 2 * widths[LOWER_STAGES - 1]
         self.adapter = nn.Sequential(
             nn.LayerNorm(both),
             nn.Linear(both, config.adapter_size),
@@ -129,12 +134,21 @@ class EfficientNetLiteTower(PreTrainedModel):
     def tokens(self, stride16: Tensor) -> Tensor:
         """From that map to the tokens (B, N, hidden_size), row by row."""
         last = self.upper(stride16)
-        both = torch.cat([last, F.pixel_unshuffle(stride16, 2)], dim=1)
+        if self.patch_size == 32:
+            both = torch.cat([last, F.pixel_unshuffle(stride16, 2)], dim=1)
+        else:
+            both = torch.cat([F.interpolate(last, scale_factor=2), stride16], dim=1)
         done: Tensor = self.adapter(both.flatten(2).transpose(1, 2))
         return done
 
+    def _encoded(self, pixel_values: Tensor) -> Tensor:
+        return self.tokens(self.stride16(pixel_values.contiguous(memory_format=torch.channels_last)))
+
     def forward(self, pixel_values: Tensor, **options: Any) -> BaseModelOutputWithPooling:
-        tokens = self.tokens(self.stride16(pixel_values))
+        if pixel_values.device.type == "cpu":
+            tokens = torch.cat([self._encoded(few) for few in pixel_values.split(CACHED)])
+        else:
+            tokens = self._encoded(pixel_values)
         return BaseModelOutputWithPooling(last_hidden_state=tokens, hidden_states=(tokens,))
 
 
