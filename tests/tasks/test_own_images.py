@@ -11,6 +11,7 @@ from PIL import Image
 
 from airvlm.tasks import TaskDataMissing, load_task
 from airvlm.tasks.files.labels import image_key, read_labels
+from airvlm.tasks.pope_builder import annotated_objects
 
 LABELS = {
     "cat.jpg": ["cat", "couch", "book"],
@@ -86,3 +87,22 @@ def test_names_that_chair_cannot_count_and_folders_without_images_are_errors(
             load_task(name, folder, objects=folder / "labels.json").items()
     with pytest.raises(ValueError, match="--objects is for chair and pope"):
         load_task("tiny-chair", objects=folder / "labels.json")
+
+
+def test_splits_that_the_labels_name_are_asked_as_a_whole_in_their_order(folder: Path) -> None:
+    file = folder / "split.json"
+    splits = {"test": ["sub/bus", "not there.jpg", "cat.jpg"], "calibration": ["000000000007"]}
+    file.write_text(json.dumps({"objects": LABELS, "splits": splits}))
+    chair, pope = (
+        load_task("chair", folder, objects=file, count=1),
+        load_task("pope", folder, objects=file, count=1),
+    )
+    assert [item.id for item in chair.items()] == ["bus", "cat"]
+    assert [item.id for item in chair.items(split="calibration")] == ["7"]
+    assert {item.picture for item in pope.items()} == {"sub/bus.jpg", "cat.jpg"}
+    assert list(annotated_objects(folder, split="calibration", labels=file)) == ["000000000007.png"]
+    for task in (chair, pope):
+        with pytest.raises(
+            ValueError, match="no list of images for the validation split; there are test, calibration"
+        ):
+            task.items(split="validation")

@@ -28,7 +28,7 @@ class Recipe:
     heads: int = 4
     feed_forward: int = 416
     vocabulary: int = 768
-    joint_steps: int = 8800
+    joint_steps: int = 7000
     joint_cycle: int = 2800  # of them in the first cycle of the learning rate
     joint_batch: int = 24
     joint_rate: float = 2e-3
@@ -56,7 +56,7 @@ RECIPES = {
         share=(0.62, 1.0),
         zoom=(0.4, 1.0),
         zoomed=16_000,
-        joint_steps=3200,
-        joint_cycle=3200,
+        joint_steps=2800,
+        joint_cycle=2800,
     ),
 }

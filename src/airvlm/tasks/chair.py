@@ -19,12 +19,12 @@ from airvlm.tasks.base import DESCRIBE, UNPARSED, Item, Metric, Ratio, Scores, T
 from airvlm.tasks.bleu import BLEU_METRICS, bleu_counts
 from airvlm.tasks.files.coco import Instances, annotation_files, category, read_objects, read_references
 from airvlm.tasks.files.described import Described
-from airvlm.tasks.files.labels import find_images, image_key, read_labels
+from airvlm.tasks.files.labels import find_images, image_key, read_labels, read_split
 from airvlm.tasks.words.objects import Mention, length, mentions
 from airvlm.tasks.words.singular import Words
 from airvlm.tasks.words.tagger import TaggerChoice, find_tagger, how_tagged, why_rules
 
-__all__ = ["CHAIR_METRICS", "Chair", "chair_counts", "complete_sentences", "seeded_images"]
+__all__ = ["CHAIR_METRICS", "Chair", "chair_counts", "complete_sentences", "labelled_images", "seeded_images"]
 
 IMAGES = 500
 # measured against the official script on the 240 captions of tests/data/chair, for which no rule was written
@@ -54,6 +54,16 @@ def seeded_images(images: Collection[str], seed: int, split: str, count: int = I
         raise ValueError(f"no split {split!r}; there are {', '.join(splits)}")
     first = splits[split] * count
     return order[first : first + count]
+
+
+def labelled_images(file: Path, images: Collection[str], seed: int, split: str, count: int) -> list[str]:
+    """Those of the images that a split holds: all that the file's own split names, else our list of `count`."""
+    own, known = read_split(file, split), set(images)
+    return (
+        seeded_images(images, seed, split, count)
+        if own is None
+        else [image for image in own if image in known]
+    )
 
 
 def chair_counts(
@@ -134,7 +144,7 @@ class Chair(Task):
                 question=DESCRIBE,
                 truth=sorted({category(name, Path(self.objects)) for name in labels[image]}),
             )
-            for image in seeded_images(list(paths), self.seed, split, self.count)
+            for image in labelled_images(Path(self.objects), list(paths), self.seed, split, self.count)
         ]
 
     @staticmethod

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from airvlm.tasks.base import TaskDataMissing
 from airvlm.tasks.chair import seeded_images
 from airvlm.tasks.files.coco import read_instances
-from airvlm.tasks.files.labels import find_images, read_labels
+from airvlm.tasks.files.labels import find_images, read_labels, read_split
 
 __all__ = ["SETTINGS", "Setting", "annotated_objects", "build_questions", "pope_question"]
 
@@ -30,8 +30,11 @@ def annotated_objects(
 ) -> dict[str, list[str]]:
     """Image file -> its objects, for up to `count` images with enough of them, chosen by the seed.
 
+    A split that the labels name themselves is asked about as a whole.
+
     The objects come from `labels` (files/labels.py), else from the folder's objects.json, else from COCO's instances.
     """
+    own = None  # the images of a split of the labels' own
     if labels is None and (folder / "objects.json").exists():
         known = read_labels(folder / "objects.json", as_written=True)
     elif labels is not None:
@@ -39,7 +42,10 @@ def annotated_objects(
         paths = find_images(folder, known)
         if not paths:
             raise TaskDataMissing(f"pope: {folder} has none of the images that {labels} names")
-        known = {str(path.relative_to(folder)): known[image] for image, path in paths.items()}
+        own = read_split(labels, split)
+        known = {
+            str(paths[image].relative_to(folder)): known[image] for image in own or paths if image in paths
+        }
     else:
         known = _by_area(folder)
     rich = {image: names for image, names in known.items() if len(set(names)) >= PER_IMAGE}
@@ -47,6 +53,8 @@ def annotated_objects(
         raise TaskDataMissing(
             f"pope: no image of {labels or folder} has {PER_IMAGE} objects, which POPE asks for"
         )
+    if own is not None:
+        return rich
     return {image: rich[image] for image in seeded_images(list(rich), seed, split, count)}
 
 

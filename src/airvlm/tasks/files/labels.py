@@ -3,7 +3,8 @@
     {"cat.jpg": ["cat", "couch"], "000000226988": ["person"]}
 
 An image is named by its file, with or without the ending, or by its COCO id; the object may also stand under the
-key "objects", beside other things. Knows nothing about metrics or questions.
+key "objects", beside "splits" ({"test": [images], "calibration": [images]}), which then say what is asked when.
+Knows nothing about metrics or questions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from airvlm.tasks.files.reading import read_json
 
-__all__ = ["IMAGE_ENDINGS", "find_images", "image_key", "read_labels"]
+__all__ = ["IMAGE_ENDINGS", "find_images", "image_key", "read_labels", "read_split"]
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 _ID = re.compile(r"(?:COCO_\w+_)?(\d+)", re.IGNORECASE)
@@ -48,6 +49,20 @@ def read_labels(path: Path, *, as_written: bool = False) -> dict[str, list[str]]
             raise ValueError(f"{path}: image {key} stands there twice ({image!r})")
         found[key] = [name.strip() for name in names]
     return found
+
+
+def read_split(path: Path, split: str) -> list[str] | None:
+    """The images of one of the file's own splits, in its order; None where the file has no splits."""
+    content = read_json(path)
+    splits = content.get("splits") if isinstance(content, dict) and "objects" in content else None
+    if splits is None:
+        return None
+    if not isinstance(splits, dict) or not isinstance(splits.get(split), list):
+        there = ", ".join(splits) if isinstance(splits, dict) and splits else "none"
+        raise ValueError(
+            f"{path}, field 'splits': no list of images for the {split} split; there are {there}"
+        )
+    return [image_key(image) for image in splits[split]]
 
 
 def find_images(folder: Path, wanted: Mapping[str, object]) -> dict[str, Path]:
