@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Find the method and setting that help your model, and what they are worth.",
     ),
     "analyse": ("airvlm.cli.analyse:analyse", "Look into a model: tokens, layers, distances, crops."),
+    "reproduce": (
+        "airvlm.cli.reproduce:reproduce",
+        "A table of the paper measured again, its figures beside ours; or the README's.",
+    ),
     "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
     "serve": ("airvlm.cli.serve:serve", "An OpenAI-compatible server, every answer under a method."),
     "web": ("airvlm.cli.web:web", "A page in the browser: methods side by side."),

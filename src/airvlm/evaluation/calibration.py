@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,9 @@ __all__ = ["Budget", "Calibration", "Found", "Stage", "calibrate", "parse_budget
 
 SMALLEST = 32  # items of a task in the first stage: fewer tell nothing
 SURVIVORS = 3  # settings that are measured on the validation split
+CONTROLS = 6  # answers to an item beside the settings': vanilla's, and those that draw the control's curve
+TRIAL = 8  # items of a task whose answers tell how many a budget of time buys
+SEARCH = 0.6  # share of a budget for the calibration split
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -191,13 +195,21 @@ def calibrate(
     """Find the best of the settings on the calibration split, and measure it on the validation split."""
     if not settings:
         raise ValueError("no setting to search")
-    meter = _Meter(store, budget)
-    whole = ask("calibration", None)
-    rounds = _sizes(whole, len(settings), budget)
+    known = len(store)
+    began = time.monotonic()
+    if budget.seconds is not None:  # what the time buys is measured, on the first items of the first stage
+        trial = ask("calibration", TRIAL)
+        _answer(trial, settings, model, store, worker, shard, batch_size, progress)
+        budget = replace(budget, answers=_bought(budget.seconds, trial, store, shard))
+    meter = _Meter(store, known, budget)
+    final = ask("validation", None)
+    rounds = _sizes(ask("calibration", None), len(settings), budget)
     running, stages = list(settings), list[Stage]()
     for size in rounds:
         asked = ask("calibration", size)
-        if stages and not meter.affords(_cost(asked, len(running))):
+        # the items of the stage before are answered already, and the validation must be affordable afterwards
+        new = _cost(asked, len(running)) - _cost(ask("calibration", _before(size, rounds)), len(running))
+        if stages and not meter.affords(new, _cost(final, SURVIVORS)):
             break
         stages.append(
             _stage("calibration", asked, running, model, store, worker, shard, batch_size, progress)
@@ -213,9 +225,11 @@ def calibrate(
     )
     validation = None
     if kept:
-        asked = ask("validation", None)
+        asked = ask("validation", meter.most(final, len(kept)))
         validation = _stage("validation", asked, kept, model, store, worker, shard, batch_size, progress)
-    return Calibration(model, tuple(stages), validation, max_recall_loss, meter.answers, meter.seconds)
+    return Calibration(
+        model, tuple(stages), validation, max_recall_loss, meter.answers, time.monotonic() - began
+    )
 
 
 def _of(stage: Stage, candidate: Candidate) -> Found:
@@ -223,27 +237,42 @@ def _of(stage: Stage, candidate: Candidate) -> Found:
 
 
 class _Meter:
-    """What was spent, and what is left."""
+    """What was spent, in answers, and what is left."""
 
-    def __init__(self, store: Store, budget: Budget) -> None:
-        self.store, self.budget = store, budget
-        self._began, self._known = time.monotonic(), len(store)
+    def __init__(self, store: Store, known: int, budget: Budget) -> None:
+        self.store, self.known, self.budget = store, known, budget
 
     @property
     def answers(self) -> int:
-        return len(self.store) - self._known
+        return len(self.store) - self.known
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
+    def affords(self, answers: float, later: float) -> bool:
+        """Whether that many more answers fit, and those of later, or their share of the budget, afterwards."""
+        if self.budget.answers is None:
+            return True
+        later = min(later, (1 - SEARCH) * self.budget.answers)
+        return self.answers + answers + later <= self.budget.answers
 
-    def affords(self, answers: int) -> bool:
-        """Whether that many more answers fit, at the rate so far; answers known already cost nothing."""
-        if self.budget.answers is not None:
-            return self.answers + answers <= self.budget.answers
-        if self.budget.seconds is not None and self.answers:
-            return self.seconds + answers * self.seconds / self.answers <= self.budget.seconds
-        return True
+    def most(self, asked: Sequence[Asked], settings: int) -> int | None:
+        """Items of a task that what is left affords; None for all of them."""
+        if self.budget.answers is None or self.answers + _cost(asked, settings) <= self.budget.answers:
+            return None
+        left = self.budget.answers - self.answers
+        return max(SMALLEST, left // ((settings + CONTROLS) * len(asked)))
+
+
+def _bought(seconds: float, trial: Sequence[Asked], store: Store, shard: Shard) -> int:
+    """Answers that the time buys. Read from the store, so that processes that help each other agree."""
+    tasks = {one.name: {item.id for item in one.items} for one in trial}
+    spent = [r.seconds for r in store if r.question.item in tasks.get(r.question.task, ()) and r.seconds > 0]
+    if not spent:
+        return 10**9
+    return max(1, int(seconds * (shard.count if shard.helps else 1) * len(spent) / sum(spent)))
+
+
+def _before(size: int, rounds: Sequence[int]) -> int:
+    """Items of the stage before this one."""
+    return max((other for other in rounds if other < size), default=0)
 
 
 def _sizes(asked: Sequence[Asked], settings: int, budget: Budget) -> list[int]:
@@ -251,17 +280,16 @@ def _sizes(asked: Sequence[Asked], settings: int, budget: Budget) -> list[int]:
     largest = max(len(one.items) for one in asked)
     stages = max(1, math.ceil(math.log2(max(2, settings / SURVIVORS))) + 1)
     first = min(largest, max(SMALLEST, largest // 2 ** (stages - 1)))
-    if (
-        budget.answers is not None
-    ):  # a stage costs about as much as the next: half as many settings, twice the items
-        share = 0.6 * budget.answers / stages / (settings + 6) / len(asked)
+    # a stage costs about as much as the next: half as many settings, twice the items
+    if budget.answers is not None:
+        share = SEARCH * budget.answers / stages / (settings + CONTROLS) / len(asked)
         first = min(first, max(SMALLEST, int(share)))
     sizes = [min(largest, first * 2**k) for k in range(stages)]
     return sorted(set(sizes))
 
 
 def _cost(asked: Sequence[Asked], settings: int) -> int:
-    return sum(len(one.items) for one in asked) * (settings + 6)
+    return sum(len(one.items) for one in asked) * (settings + CONTROLS)
 
 
 def _stage(
@@ -276,11 +304,8 @@ def _stage(
     progress: bool,
 ) -> Stage:
     """All settings, vanilla and the control's curve on these items."""
-    methods = {candidate.label: candidate.method for candidate in settings}
-    curves = {one.name: first_curve(one) for one in asked}
-    plan = [(one, {VANILLA: None, **methods, **curves[one.name]}) for one in asked]
-    answer_all(worker, plan, model, store, shard=shard, batch_size=batch_size, progress=progress)
-    spelled: dict[str, Json | None] = {VANILLA: None, **{k: m.to_json() for k, m in methods.items()}}
+    curves = _answer(asked, settings, model, store, worker, shard, batch_size, progress)
+    spelled: dict[str, Json | None] = {VANILLA: None, **{c.label: c.method.to_json() for c in settings}}
     tasks = {}
     for one in asked:
         drawn = {label: control.to_json() for label, control in curves[one.name].items()}
@@ -292,6 +317,24 @@ def _stage(
     found = [_measure(candidate, tasks) for candidate in settings]
     found.sort(key=lambda f: -f.gain.value if math.isfinite(f.gain.value) else math.inf)
     return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
+
+
+def _answer(
+    asked: Sequence[Asked],
+    settings: Sequence[Candidate],
+    model: ModelFacts,
+    store: Store,
+    worker: Worker,
+    shard: Shard,
+    batch_size: int,
+    progress: bool,
+) -> dict[str, dict[str, Any]]:
+    """Let these items be answered under all settings; the controls of each task's curve."""
+    methods = {candidate.label: candidate.method for candidate in settings}
+    curves = {one.name: first_curve(one) for one in asked}
+    plan = [(one, {VANILLA: None, **methods, **curves[one.name]}) for one in asked]
+    answer_all(worker, plan, model, store, shard=shard, batch_size=batch_size, progress=progress)
+    return curves
 
 
 def _measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Found:

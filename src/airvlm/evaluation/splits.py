@@ -17,7 +17,7 @@ SHARE = 0.6  # of the images, for the calibration
 
 
 def calibration_and_validation(asked: Asked) -> tuple[Asked, Asked, bool]:
-    """The task on both splits, and whether they are the task's own."""
+    """The task on both splits, and whether they are the task's own; the first items of each are a fair sample."""
     parts = [_own(asked, split) for split in ("calibration", "validation")]
     apart = parts[0] and parts[1] and not {_identity(i) for i in parts[0]} & {_identity(i) for i in parts[1]}
     if not apart:
@@ -26,7 +26,7 @@ def calibration_and_validation(asked: Asked) -> tuple[Asked, Asked, bool]:
         if not all(parts):
             raise ValueError(f"{asked.name} has {len(side)} images: too few to calibrate and to validate on")
     calibration, validation = (
-        replace(asked, items=items, split=split, label=f"{asked.name}, {split}")
+        replace(asked, items=_mixed(items), split=split, label=f"{asked.name}, {split}")
         for items, split in zip(parts, ("calibration", "validation"), strict=True)
     )
     return calibration, validation, bool(apart)
@@ -43,6 +43,11 @@ def _identity(item: Item) -> tuple[str, str]:
     return item.id, str(item.image)
 
 
-def _share(image: str) -> float:
-    """A number in 0..1 that belongs to the image, the same every time."""
-    return int(hashlib.sha256(f"split {image}".encode()).hexdigest()[:8], 16) / 2**32
+def _mixed(items: list[Item]) -> list[Item]:
+    """In an order of no meaning, the same every time: tasks list one kind of question after the other."""
+    return sorted(items, key=lambda item: _share(item.id))
+
+
+def _share(name: str) -> float:
+    """A number in 0..1 that belongs to an image or item, the same every time."""
+    return int(hashlib.sha256(f"split {name}".encode()).hexdigest()[:8], 16) / 2**32

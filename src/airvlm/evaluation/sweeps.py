@@ -23,7 +23,17 @@ from airvlm.methods.air.config import AIR
 from airvlm.methods.air.controls import CONTROLS, control
 from airvlm.registry import split_commas
 
-__all__ = ["NAMED", "Setting", "Sweep", "asked_by", "found_in", "noted", "parse_sweep"]
+__all__ = [
+    "NAMED",
+    "Setting",
+    "Sweep",
+    "asked_by",
+    "controls_of",
+    "found_in",
+    "noted",
+    "parse_sweep",
+    "varied",
+]
 
 RULES = ("tau", "keep", "quantile")  # AIR's ways to select crops
 Ask = Callable[
@@ -185,6 +195,11 @@ def _disturbed(method: str, deltas: Sequence[str], text: str = "noise") -> list[
     return found
 
 
+def varied(method: str, field: str, value: str) -> Setting:
+    """The method with one field set to this value, whatever it had before."""
+    return _fields(method, field, [value])[0]
+
+
 def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
     # What varies takes the place of what was set; the rules that keep crops exclude each other.
     taken = "|".join(RULES if field in RULES else (re.escape(field),))
@@ -196,7 +211,8 @@ def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
     ]
 
 
-def _controls(method: str, names: Sequence[str]) -> list[Setting]:
+def controls_of(method: str, names: Sequence[str]) -> list[Setting]:
+    """A reading of AIR as it is, then its controls of these names."""
     chosen = registry.parse_method(method)
     if not isinstance(chosen, AIR):
         raise ValueError(f"{method} is no reading of AIR: the paper's components and controls are AIR's")
@@ -216,7 +232,7 @@ NAMED: dict[str, Callable[[str, int], list[Setting]]] = {
     "patches": lambda m, depth: _fields(m, "patches", ["2", "4", "8", "12", "16", "24"]),
     "eps": lambda m, depth: _fields(m, "eps", ["0.01", "0.03", "0.05", "0.1", "0.2"]),
     "length": lambda m, depth: _lengths(m, [32, 64, 128, 256]),
-    "components": lambda m, depth: _controls(m, ["no-prototypes", "no-selection"]),
-    "controls": lambda m, depth: _controls(m, list(CONTROLS)),
+    "components": lambda m, depth: controls_of(m, ["no-prototypes", "no-selection"]),
+    "controls": lambda m, depth: controls_of(m, list(CONTROLS)),
     "noise": lambda m, depth: _disturbed(m, ["0", "4/255", "8/255", "16/255"]),
 }

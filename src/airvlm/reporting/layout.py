@@ -15,7 +15,7 @@ from airvlm.reporting.paper import CITATION, LLAVA, METHODS, MODELS, REMARKS, Pr
 from airvlm.reporting.sheets import Cell, Column, Sheet
 from airvlm.reporting.task_sheet import ARROWS, figure_cells
 
-__all__ = ["labels_of", "paper_method", "paper_sheets"]
+__all__ = ["labels_of", "paper_method", "paper_model", "paper_sheets"]
 
 SETTINGS = ("random", "popular", "adversarial")
 

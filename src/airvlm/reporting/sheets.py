@@ -16,7 +16,18 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Cell", "Column", "Group", "Sheet", "templates", "to_html", "to_latex", "to_markdown", "to_rich"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Group",
+    "Sheet",
+    "markdown_table",
+    "templates",
+    "to_html",
+    "to_latex",
+    "to_markdown",
+    "to_rich",
+]
 
 WIDE = 9  # more columns than this are printed across the page
 GAP = 2  # characters between columns of the terminal
@@ -141,18 +152,24 @@ def to_rich(sheet: Sheet, width: int) -> list[Table]:
 
 
 def to_markdown(sheet: Sheet) -> str:
-    titles = [sheet.full_title(column) for column in sheet.columns]
     lines = [
         f"**{_md(sheet.title)}**",
         "",
-        _md_row([sheet.corner, *titles]),
-        "|---" + "|---:" * len(titles) + "|",
+        markdown_table(sheet),
+        *(f"*{_md(note)}*\n" for note in sheet.notes),
     ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def markdown_table(sheet: Sheet) -> str:
+    """The table alone, without its title and notes."""
+    titles = [sheet.full_title(column) for column in sheet.columns]
+    lines = [_md_row([sheet.corner, *titles]), "|---" + "|---:" * len(titles) + "|"]
     for label, cells in sheet.rows:
         lines.append(
             _md_row([label, *(" ".join(cell.lines) for cell in cells)], [False, *(c.best for c in cells)])
         )
-    return "\n".join(lines + ["", *(f"*{_md(note)}*\n" for note in sheet.notes)]).rstrip() + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _md_row(cells: Iterable[str], bold: Sequence[bool] | None = None) -> str:

@@ -15,7 +15,19 @@ from airvlm.evaluation.task_results import VANILLA, TaskResults
 from airvlm.evaluation.trade_off import TradeOff
 from airvlm.reporting.sheets import Cell, Column, Sheet
 
-__all__ = ["ARROWS", "figure_cells", "number", "task_sheet", "title_of"]
+__all__ = [
+    "ARROWS",
+    "at_equal_columns",
+    "change_cell",
+    "count_columns",
+    "figure_cells",
+    "figure_columns",
+    "matched_columns",
+    "number",
+    "signed",
+    "task_sheet",
+    "title_of",
+]
 
 LEADING, SHOWN = 4, 10  # metrics at the front of a full table, and in all of it; the CSV has all
 BRIEF = 6  # metrics of a brief one
@@ -53,9 +65,9 @@ def task_sheet(name: str, task: TaskResults, *, brief: bool = False) -> Sheet:
     others = [label for label in labels if label != VANILLA]
     definitions = list(task.scores(VANILLA).definitions)
     trade = task.trade_off
-    decides = _at_equal(task, others, trade) + _matched(task, others, trade)
+    decides = at_equal_columns(task, others, trade) + matched_columns(task, others, trade)
     differences = _differences(task, others, definitions[:2], sure=trade is None)
-    counts = _counts(task, labels, others)
+    counts = count_columns(task, labels, others)
     if brief:
         columns = figure_columns(task, labels, definitions[:BRIEF], brief) + differences + decides + counts
     else:
@@ -80,6 +92,7 @@ def title_of(task: TaskResults) -> str:
 
 
 def figure_columns(task: TaskResults, labels: Sequence[str], metrics: Sequence[str], brief: bool) -> Columns:
+    """A column for each metric."""
     definitions = task.scores(VANILLA).definitions
     group = "" if brief else "figures"
     return [
@@ -113,7 +126,8 @@ def figure_cells(
     }
 
 
-def _at_equal(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
+def at_equal_columns(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
+    """The distance from the control's curve, by metric."""
     if trade is None:
         return []
     at = {label: task.at_equal(label) for label in others}
@@ -130,7 +144,7 @@ def _at_equal(task: TaskResults, others: Sequence[str], trade: TradeOff | None) 
     return found
 
 
-def _matched(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
+def matched_columns(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
     """Each control at the strength of what it controls, and what the method is worth beyond it."""
     controls = [label for label in others if label in task.matched]
     controls = [
@@ -178,7 +192,14 @@ def _differences(task: TaskResults, others: Sequence[str], metrics: Sequence[str
     return found
 
 
-def _counts(task: TaskResults, labels: Sequence[str], others: Sequence[str]) -> Columns:
+def change_cell(task: TaskResults, label: str, metric: str) -> Cell:
+    """A metric's change against vanilla, unmarked."""
+    better = task.scores(VANILLA).definitions[metric].better
+    return _signed(task.sample(label).difference(task.sample(VANILLA), metric), better, sure=False)
+
+
+def count_columns(task: TaskResults, labels: Sequence[str], others: Sequence[str]) -> Columns:
+    """Answers that a method changed, in which it acted, and that do not count."""
     group = f"of {len(task.items)}"
     acted = {label: task.fired(label) for label in others}
     columns: Columns = [
