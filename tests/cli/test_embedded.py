@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from airvlm import cli, photo, tiny
-from airvlm.tiny.drawing import NoFont, font_path
 from tests.checkpoints import save_llava
 
 FIELDS = ["--set", "patches=4", "--set", "top_q=4"]
@@ -98,10 +97,6 @@ def test_a_missing_embedded_model_is_one_line(
 
 
 def test_the_same_seed_draws_the_same_scene(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    try:
-        font_path()
-    except NoFont:
-        pytest.skip("the emoji font is not installed")
     drawn = []
     for name in ("a.png", "b.png"):
         code, out, _ = run(
@@ -112,24 +107,3 @@ def test_the_same_seed_draws_the_same_scene(capsys: pytest.CaptureFixture[str], 
         drawn.append((truth["objects"], (tmp_path / name).read_bytes()))
     assert drawn[0] == drawn[1]
     assert truth["context"] == "farm"
-
-
-def test_without_the_font_the_seed_chooses_a_bundled_scene_and_a_line_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def missing(*_: Any) -> None:
-        raise NoFont("install fonts-noto-color-emoji")
-
-    monkeypatch.setattr("airvlm.tiny.drawing.draw", missing)
-    target = tmp_path / "x.png"
-    code, out, err = run(capsys, "scene", "--seed", "7", "--context", "kitchen", "-o", str(target), "--json")
-    shown = json.loads(out)
-    assert code == 0
-    assert err.count("\n") == 1
-    assert "fonts-noto-color-emoji" in err
-    assert shown["bundled"] in err
-    truth = {scene.id: scene for scene in tiny.scenes("test")}[shown["bundled"]]
-    assert shown["context"] == truth.context == "kitchen"
-    assert shown["objects"] == json.loads(json.dumps(truth.scene.to_json()["objects"]))
-    with Image.open(target) as image, Image.open(truth.path) as bundled:
-        assert image.convert("RGB").tobytes() == bundled.convert("RGB").tobytes()

@@ -1,15 +1,38 @@
-"""What ships with the package: pictures, truths, questions, and a model that the ordinary loader loads."""
+"""What ships with the package: scenes, truths, questions, and a model that the ordinary loader loads."""
 
+import hashlib
 from collections import Counter
 
 import pytest
-from PIL import Image
 from transformers import AutoProcessor, LlavaForConditionalGeneration
 
 from airvlm import tiny
 from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.tiny import grammar
 
+PUBLISHED = {  # hashes of scenes with captions, of their images' hashes, and of each kind of questions
+    "test": [
+        "39cc6d36105f2414",
+        "da6aa761c993b2d7",
+        "3b10f5dab7877dfc",
+        "e2d7f6c42afad16d",
+        "51bc0103a7a2581a",
+    ],
+    "calibration": [
+        "8f781da1e91e62be",
+        "e598ece0008445bf",
+        "75b4ebc27bf0b3e9",
+        "735329f7ad0351bd",
+        "794c84a7a94e7332",
+    ],
+    "validation": [
+        "71833f2570f5e7f7",
+        "b1a10eeaa62dfbf7",
+        "40e9e5c72c0c6cbb",
+        "e296fc889434f245",
+        "709c112015a1786a",
+    ],
+}
 SIZES = {"test": 1500, "calibration": 500, "validation": 200}
 
 
@@ -25,13 +48,22 @@ def test_the_splits_have_their_sizes_and_share_no_scene() -> None:
     assert min(seeds) >= 10_000_000  # training takes its scenes below that
 
 
-def test_pictures_are_small_files_of_the_drawn_size() -> None:
+def test_scenes_questions_and_hashes_are_those_that_published_figures_were_made_with() -> None:
+    def digest(value: object) -> str:
+        return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
     for split in tiny.SPLITS:
-        for scene in tiny.scenes(split)[::100]:
-            with Image.open(scene.path) as picture:
-                assert picture.size == (448, 448)
-                assert picture.format == "WEBP"
-    assert folder_size(tiny.model_path().parent / "pictures") < 16_000_000
+        told = [(scene.id, scene.scene, scene.caption) for scene in tiny.scenes(split)]
+        hashes = [(scene.id, scene.content_hash, scene.pixels_hash) for scene in tiny.scenes(split)]
+        asked = [digest(tiny.questions(split, kind)) for kind in tiny.KINDS]
+        assert [digest(told), digest(hashes), *asked] == PUBLISHED[split], split
+
+
+def test_what_ships_of_the_scenes_is_small() -> None:
+    folder = tiny.model_path().parent
+    assert folder_size(folder / "scenes") < 1_500_000
+    assert folder_size(folder / "sprites") < 300_000
+    assert (folder / "sprites" / "OFL.txt").is_file()
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)

@@ -102,22 +102,12 @@ def test_plurals_are_english() -> None:
     assert grammar.counted("mouse", 3) == "three mice"
 
 
-@pytest.fixture
-def font() -> None:
-    try:
-        drawing.font_path()
-    except drawing.NoFont as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.mark.usefixtures("font")
-def test_a_seed_is_a_picture_byte_for_byte() -> None:
+def test_a_seed_is_an_image_byte_for_byte() -> None:
     scene = compose(11)
     assert drawing.draw(scene).tobytes() == drawing.draw(scene).tobytes()
     assert drawing.draw(scene).size == (448, 448)
 
 
-@pytest.mark.usefixtures("font")
 def test_every_object_shows_at_least_half_of_itself() -> None:
     for seed in range(20):
         scene = compose(seed)
@@ -125,13 +115,7 @@ def test_every_object_shows_at_least_half_of_itself() -> None:
         assert set(np.unique(cover)) - {0} == set(range(1, len(scene.objects) + 1))
 
 
-def test_without_the_font_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "PLACES", ())
-    monkeypatch.setattr(drawing.shutil, "which", lambda name: None)
-    with pytest.raises(drawing.NoFont, match="fonts-noto-color-emoji"):
-        drawing.font_path()
-
-
 def test_each_object_has_a_character_of_its_own() -> None:
     characters = [c for line in SPRITES.values() for c in line]
     assert len(characters) == len(set(characters))
+    assert all(drawing.sprite(c).getbbox() for c in characters)

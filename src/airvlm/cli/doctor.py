@@ -90,7 +90,7 @@ def examine() -> dict[str, Any]:
     installed = {"python": platform.python_version(), "airvlm": __version__}
     installed |= {name: _version(name) for name in CORE}
     doors = [_door(door) for door in DOORS]
-    return {"installed": installed, "here": _here(), "doors": [*doors, _font(), _nltk_data()]}
+    return {"installed": installed, "here": _here(), "doors": [*doors, _nltk_data()]}
 
 
 def _version(package: str) -> str:
@@ -135,21 +135,6 @@ def _here() -> dict[str, str]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return facts | {"devices": ", ".join([*gpus, *mps, f"cpu ({torch.get_num_threads()} threads)"])}
-
-
-def _font() -> dict[str, Any]:
-    from airvlm.tiny.drawing import NoFont, font_path
-
-    door = {
-        "name": "font",
-        "opens": "airvlm scene: new scenes, not only those of the package",
-        "install": "apt install fonts-noto-color-emoji (or your system's package of Noto Color Emoji)",
-    }
-    try:
-        font_path()
-    except NoFont:
-        return door | {"open": False, "missing": "the font Noto Color Emoji is not installed"}
-    return door | {"open": True, "missing": ""}
 
 
 def _nltk_data() -> dict[str, Any]:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from airvlm.cli.console import Failure, emit, out, warn
+from airvlm.cli.console import emit, out
 from airvlm.cli.look import check_output
 from airvlm.cli.options import JsonOption, OutputOption
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from airvlm.tiny.world import Scene
 
 __all__ = ["scene"]
@@ -33,48 +31,26 @@ def scene(
 ) -> None:
     """Draw a new scene of the embedded model's world, with its truth.
 
-    New scenes need the font Noto Color Emoji (Debian: fonts-noto-color-emoji). Without it the seed chooses one of the
-    test scenes in the package, and a line says so.
-
     [bold]Examples[/bold]
 
     airvlm scene --seed 7 --context kitchen --output kitchen.png
 
     airvlm scene --seed 7 && airvlm describe scene.png
     """
-    from airvlm.tiny.drawing import NoFont, draw
+    from airvlm.tiny.drawing import draw
     from airvlm.tiny.world import compose
 
     check_output(output)
     composed = compose(seed, context)
-    bundled = None
-    try:
-        drawn = draw(composed, side)
-    except NoFont as error:
-        bundled, composed, drawn = _bundled(seed, context, side, str(error))
-    drawn.save(output)
+    draw(composed, side).save(output)
     if json:
-        emit({"output": str(output), "bundled": bundled, **composed.to_json()})
+        emit({"output": str(output), **composed.to_json()})
         return
     console = out()
     shown = f"{composed.context}, {composed.colour} background"
     console.print(escape(f"written: {output} ({shown})"), soft_wrap=True)
     for line in truth(composed):
         console.print(f"  {line}")
-
-
-def _bundled(seed: int, context: str | None, side: int, why: str) -> tuple[str, Scene, Image.Image]:
-    """A test scene of the package instead of a new one, and a line that says so."""
-    from airvlm import tiny
-    from airvlm.images.load import load_image
-
-    fitting = [scene for scene in tiny.scenes("test") if context in (None, scene.context)]
-    if not fitting:
-        raise Failure(f"no test scene has the context {context!r}, and {why}")
-    chosen = fitting[seed % len(fitting)]
-    image = load_image(chosen.path)
-    warn(f"not a new scene but {chosen.id} of the package: {why}")
-    return chosen.id, chosen.scene, image if side == SIDE else image.resize((side, side))
 
 
 def truth(scene: Scene) -> list[str]:

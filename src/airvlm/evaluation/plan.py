@@ -21,6 +21,7 @@ from PIL import Image
 from airvlm.evaluation.store import Json, Query, digest
 from airvlm.images.load import load_image
 from airvlm.tasks.base import Item, Task
+from airvlm.tiny import BundledScene
 
 __all__ = ["Asked", "Batch", "Job", "ModelFacts", "batches", "chunks", "image_digest", "noisy", "versions"]
 
@@ -171,6 +172,8 @@ def image_digest(image: Any) -> str:
         return ""
     if isinstance(image, list | tuple):
         return digest([image_digest(one) for one in image])[:16]
+    if isinstance(image, BundledScene):
+        return image.file.digest
     if isinstance(image, Image.Image):
         content = f"{image.mode} {image.size} ".encode() + image.tobytes()
     elif isinstance(image, np.ndarray):

@@ -7,6 +7,7 @@ about what the answers mean.
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -96,7 +97,7 @@ def _images(batch: Batch, kept: dict[str, Any]) -> list[Any]:
     images = []
     for job in batch.jobs:
         image, key = job.image, job.question.picture
-        if isinstance(image, str | Path) and Path(image).is_file():
+        if isinstance(image, str | os.PathLike) and Path(image).is_file():
             if key not in read:
                 read[key] = kept[key] if key in kept else load_image(image)
             image = read[key]

@@ -17,6 +17,7 @@ from airvlm.evaluation.statistics import Draws, Estimate, Sample, changed
 from airvlm.evaluation.store import Json, Record, Store, digest
 from airvlm.evaluation.trade_off import AtEqual, TradeOff, against_curve, trade_off_of
 from airvlm.tasks.base import Item, Scores
+from airvlm.tiny import BundledScene
 
 __all__ = ["VANILLA", "TaskResults"]
 
@@ -170,6 +171,11 @@ class TaskResults:
         """Why this task's figures should not be trusted, one line each; empty when they can be."""
         found = []
         n = len(self.items)
+        others = sum(isinstance(i.image, BundledScene) and not i.image.file.exact for i in self.items)
+        if others > TOLERATED * n:
+            found.append(
+                f"{self.asked.key}: {others} of {n} scenes are not drawn here as for published figures"
+            )
         for label in (*self.methods, *self.curve):
             records = self.records(label)
             if all(record is None for record in records):

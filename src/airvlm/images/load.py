@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from airvlm.registry import renamed_names
 
 __all__ = ["BadImage", "ImageSource", "LoadedImage", "load_image", "read_image"]
 
-ImageSource: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray[Any, Any] | LoadedImage"
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | LoadedImage"
 
 MAX_PIXELS = 64_000_000  # a larger image is refused before it is decoded
 MAX_BYTES = 32_000_000  # of a download
@@ -81,7 +82,7 @@ def load_image(
         return _decode(io.BytesIO(_inline(source, max_bytes)), f"{source[:40]}...", max_pixels)
     if isinstance(source, str) and "://" in source:
         return _decode(io.BytesIO(_fetched(source, allow_urls, max_bytes, timeout)), source, max_pixels)
-    if isinstance(source, str | Path):
+    if isinstance(source, str | os.PathLike):
         path = Path(source).expanduser()
         if not path.is_file():
             what = "is a folder, not an image" if path.is_dir() else "does not exist"

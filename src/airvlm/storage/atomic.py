@@ -10,12 +10,12 @@ from pathlib import Path
 __all__ = ["write_atomically"]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside the file, then take its place; an error leaves the old file as it was."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write beside the file, then take its place; an error leaves the old file as it was. Text becomes UTF-8."""
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

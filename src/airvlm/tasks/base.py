@@ -54,7 +54,7 @@ class Item:
     """One question about one image."""
 
     id: str
-    image: Any  # a path, an image, a list of them, or None for text-only questions
+    image: Any  # a path, an image, a bundled scene, a list of them, or None for text-only questions
     question: str  # as the benchmark has it; Task.prompt adds the instructions
     truth: Any = None  # whatever the task's score compares with
     meta: dict[str, Any] = field(default_factory=dict)  # category, image id, options, ...

@@ -72,7 +72,7 @@ class TinyChair(Chair):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         return [
-            Item(scene.id, scene.path, grammar.DESCRIBE, sorted(scene.names), {"context": scene.context})
+            Item(scene.id, scene, grammar.DESCRIBE, sorted(scene.names), {"context": scene.context})
             for scene in tiny.scenes(split)[:limit]
         ]
 
@@ -104,13 +104,13 @@ class TinyPope(Pope):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         settings = SETTINGS if self.setting == "all" else (self.setting,)
-        paths = {scene.id: scene.path for scene in tiny.scenes(split)}
+        images = {scene.id: scene for scene in tiny.scenes(split)}
         found: list[Item] = []
         for setting, share in zip(settings, spread(limit, len(settings)), strict=True):
             for question in tiny.questions(split, setting)[:share]:
                 meta = {"picture": question.scene, "setting": setting, "object": question.object}
                 key = f"{setting}-{question.id}"
-                found.append(Item(key, paths[question.scene], question.text, question.label, meta))
+                found.append(Item(key, images[question.scene], question.text, question.label, meta))
         return found
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
@@ -141,7 +141,7 @@ class TinyYesNo(Task):
             for number, exchange in enumerate(_pair(self.subtask, scene, draw)):
                 meta = {"picture": scene.id, "first": number == 0}
                 key = f"{self.subtask}-{scene.id}-{number}"
-                found.append(Item(key, scene.path, exchange.question, exchange.answer.lower(), meta))
+                found.append(Item(key, scene, exchange.question, exchange.answer.lower(), meta))
         return found[:limit]
 
     def parse(self, item: Item, text: str) -> YesNo | None:

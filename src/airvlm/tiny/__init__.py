@@ -1,7 +1,7 @@
 """The embedded model and the little world it describes, as files inside the package.
 
 ``model_path()`` is an ordinary transformers folder; ``scenes(split)`` are the images of the evaluation with what
-they show; ``questions(split, kind)`` are POPE's questions on them. Nothing here needs the emoji font.
+they show, each drawn when its file is first asked for; ``questions(split, kind)`` are POPE's questions on them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from airvlm.tiny import grammar
+from airvlm.tiny.files import SceneFile, scene_file
 from airvlm.tiny.world import Placed, Scene
 
 __all__ = ["KINDS", "SPLITS", "BundledScene", "Question", "model_card", "model_path", "questions", "scenes"]
@@ -22,12 +25,29 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class BundledScene:
-    """A picture of the evaluation, and the truth about it."""
+    """An image of the evaluation, and the truth about it. Given anywhere as an image, it is its file."""
 
     id: str
-    path: Path  # a WebP file of 448 x 448 pixels
     scene: Scene
     caption: str  # one true description
+    content_hash: str  # of the WebP file that published figures were made with
+    pixels_hash: str  # of what that file shows
+
+    @property
+    def file(self) -> SceneFile:
+        """The image's file, drawn now if nobody has asked for it before."""
+        return scene_file(self.id, self.scene, self.content_hash, self.pixels_hash)
+
+    @property
+    def path(self) -> Path:
+        """A WebP file of 448 x 448 pixels in the user's cache folder."""
+        return self.file.path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return self.id
 
     @property
     def objects(self) -> tuple[Placed, ...]:
@@ -70,29 +90,35 @@ def model_card() -> dict[str, object]:
 
 
 @functools.cache
+def _rows(split: str) -> list[dict[str, Any]]:
+    lines = (_HERE / "scenes" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@functools.cache
 def scenes(split: str = "test") -> tuple[BundledScene, ...]:
     """The bundled scenes of a split, in a fixed order."""
     if split not in SPLITS:
         raise ValueError(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
-    lines = (_HERE / "pictures" / f"{split}.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    return tuple(
-        BundledScene(
-            row["id"],
-            _HERE / "pictures" / split / f"{row['id']}.webp",
-            Scene.from_json(row["scene"]),
-            row["caption"],
-        )
-        for row in rows
-    )
+    found = []
+    for row in _rows(split):
+        objects = tuple(Placed(*values) for values in row["objects"])
+        scene = Scene(row["seed"], row["context"], row["colour"], objects)
+        found.append(BundledScene(row["id"], scene, row["caption"], row["content"], row["pixels"]))
+    return tuple(found)
 
 
 @functools.cache
 def questions(split: str = "test", kind: str = "random") -> tuple[Question, ...]:
-    """POPE's questions of one kind: six a picture, half of them answered by yes."""
+    """POPE's questions of one kind: six an image, half of them answered by yes."""
     if split not in SPLITS or kind not in KINDS:
         raise ValueError(
             f"no questions {split!r} {kind!r}; splits: {', '.join(SPLITS)}; kinds: {', '.join(KINDS)}"
         )
-    lines = (_HERE / "pictures" / f"{split}.{kind}.jsonl").read_text().splitlines()
-    return tuple(Question(**json.loads(line)) for line in lines)
+    found: list[Question] = []
+    for row in _rows(split):
+        for place, name in enumerate(row["asked"].get(kind, ())):
+            label = "no" if place % 2 else "yes"  # an object that is there, then one that is not
+            text = grammar.existence(name, label == "yes").question
+            found.append(Question(f"{kind}-{len(found):04d}", row["id"], name, text, label))
+    return tuple(found)

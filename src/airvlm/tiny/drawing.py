@@ -1,79 +1,48 @@
-"""Draws a scene with Pillow from a colour emoji font, and says which object covers each place.
+"""Draws a scene with Pillow from the sprites in the package, and says which object covers each pixel.
 
-Needed only to draw new scenes: the images of the evaluation ship with the package. It knows nothing of models.
+The sprites are glyphs of Noto Color Emoji (sprites/NOTICE); the font itself is not needed. It knows nothing of models.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from airvlm.tiny.world import COLOURS, OBJECTS, Scene
+from airvlm.tiny.world import COLOURS, Scene
 
 SIDE = 448  # pixels of a drawn scene
-STRIKE = 109  # the one size in which the font's bitmaps exist
-PLACES = (
-    "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
-    "/usr/share/fonts/noto/NotoColorEmoji.ttf",
-    "/usr/share/fonts/google-noto-emoji/NotoColorEmoji.ttf",
-)
-
-
-class NoFont(RuntimeError):
-    """The colour emoji font is not installed."""
-
-
-def font_path() -> Path:
-    """Where the font is, by its usual places and then by fontconfig."""
-    for place in PLACES:
-        if Path(place).is_file():
-            return Path(place)
-    if shutil.which("fc-match"):
-        found = subprocess.run(
-            ["fc-match", "-f", "%{file}", "Noto Color Emoji"], capture_output=True, text=True, check=False
-        )
-        if found.stdout.endswith("NotoColorEmoji.ttf"):
-            return Path(found.stdout)
-    raise NoFont(
-        "drawing a scene needs the font Noto Color Emoji (SIL Open Font License): install Debian's package "
-        "fonts-noto-color-emoji, or your system's package of that name"
-    )
+ATLAS = (
+    Path(__file__).parent / "sprites" / "sprites.webp"
+)  # all sprites in one image; their boxes in the .json beside it
 
 
 @functools.cache
-def _font() -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(str(font_path()), STRIKE)
+def _atlas() -> tuple[Image.Image, dict[str, tuple[int, int, int, int]]]:
+    boxes = json.loads(ATLAS.with_suffix(".json").read_text(encoding="utf-8"))
+    with Image.open(ATLAS) as image:
+        return image.convert("RGBA"), {character: tuple(box) for character, box in boxes.items()}
 
 
 @functools.cache
 def sprite(character: str) -> Image.Image:
-    """The character as a square RGBA picture, trimmed to what is visible and centred."""
-    canvas = Image.new("RGBA", (180, 180), (0, 0, 0, 0))
-    ImageDraw.Draw(canvas).text((20, 20), character, font=_font(), embedded_color=True)
-    box = canvas.getbbox()
-    if box is None:
-        raise NoFont(f"the font has no picture for {character!r}; a newer Noto Color Emoji does")
-    trimmed = canvas.crop(box)
-    side = max(trimmed.size)
-    square = Image.new("RGBA", (side, side), (0, 0, 0, 0))
-    square.paste(trimmed, ((side - trimmed.width) // 2, (side - trimmed.height) // 2))
-    return square
+    """The character as a square RGBA image, trimmed to what is visible and centred."""
+    image, boxes = _atlas()
+    return image.crop(boxes[character])
 
 
 def draw(scene: Scene, side: int = SIDE) -> Image.Image:
-    """The scene as an RGB picture."""
+    """The scene as an RGB image."""
     return draw_with_cover(scene, side)[0]
 
 
 def draw_with_cover(scene: Scene, side: int = SIDE) -> tuple[Image.Image, np.ndarray]:
-    """The picture, and for each pixel the object on top: 0 for none, else 1 + its place in ``scene.objects``."""
-    picture = _background(scene, side)
+    """The image, and for each pixel the object on top: 0 for none, else 1 + its place in ``scene.objects``."""
+    image = _background(scene, side)
     cover = Image.new("L", (side, side), 0)
     for index, placed in enumerate(scene.objects):
         pixels = max(8, round(placed.size * side))
@@ -83,10 +52,10 @@ def draw_with_cover(scene: Scene, side: int = SIDE) -> tuple[Image.Image, np.nda
         if placed.angle:
             drawn = drawn.rotate(placed.angle, Image.Resampling.BILINEAR)
         corner = (round(placed.x * side - pixels / 2), round(placed.y * side - pixels / 2))
-        picture.paste(drawn, corner, drawn)
+        image.paste(drawn, corner, drawn)
         opaque = drawn.getchannel("A").point([0] * 128 + [255] * 128)
         cover.paste(index + 1, (*corner, corner[0] + pixels, corner[1] + pixels), opaque)
-    return picture, np.asarray(cover)
+    return image, np.asarray(cover)
 
 
 def _background(scene: Scene, side: int) -> Image.Image:
@@ -95,8 +64,8 @@ def _background(scene: Scene, side: int) -> Image.Image:
     base = np.array(COLOURS[scene.colour], dtype=np.float32)
     shade = np.linspace(1.04, chance.uniform(0.82, 0.96), side, dtype=np.float32)[:, None, None]
     ground = np.broadcast_to(base * shade, (side, side, 3))
-    picture = Image.fromarray(np.clip(ground, 0, 255).astype(np.uint8), "RGB")
-    pencil = ImageDraw.Draw(picture)
+    image = Image.fromarray(np.clip(ground, 0, 255).astype(np.uint8), "RGB")
+    pencil = ImageDraw.Draw(image)
     for _ in range(chance.randint(2, 6)):
         tint = tuple(int(np.clip(c + chance.randint(-45, 45), 0, 255)) for c in COLOURS[scene.colour])
         x, y = chance.uniform(-0.1, 1) * side, chance.uniform(-0.1, 1) * side
@@ -110,13 +79,4 @@ def _background(scene: Scene, side: int) -> Image.Image:
             pencil.polygon([(x, y + h), (x + w / 2, y), (x + w, y + h)], fill=tint)
         else:
             pencil.line((x, y, x + w, y + h), fill=tint, width=max(1, side // 60))
-    return picture
-
-
-def check_sprites() -> None:
-    """Raises NoFont if any object of the world cannot be drawn with the font at hand."""
-    from airvlm.tiny.world import SPRITES
-
-    for name in OBJECTS:
-        for character in SPRITES[name]:
-            sprite(character)
+    return image

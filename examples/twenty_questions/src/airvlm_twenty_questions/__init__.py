@@ -26,11 +26,11 @@ class TwentyQuestions(Task):
     source: ClassVar[str] = "written for this example"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        paths = {scene.id: scene.path for scene in tiny.scenes("test")}
+        images = {scene.id: scene for scene in tiny.scenes("test")}
         rows = [json.loads(line) for line in QUESTIONS.read_text().splitlines()][:limit]
         # items about one image are drawn together when intervals are computed
         return [
-            Item(row["id"], paths[row["scene"]], row["question"], row["answer"], {"picture": row["scene"]})
+            Item(row["id"], images[row["scene"]], row["question"], row["answer"], {"picture": row["scene"]})
             for row in rows
         ]
 

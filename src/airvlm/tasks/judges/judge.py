@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from airvlm.storage.cache import cache_folder
 from airvlm.tasks.judges.verdicts import VerdictFile
 
 __all__ = [
@@ -156,8 +157,7 @@ class Judge:
                 "address such as https://api.openai.com/v1), AIRVLM_JUDGE_MODEL and, if it wants "
                 "one, AIRVLM_JUDGE_KEY"
             )
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airvlm" / "verdicts.jsonl"
-        path = Path(verdicts or os.environ.get("AIRVLM_JUDGE_CACHE") or cache)
+        path = Path(verdicts or os.environ.get("AIRVLM_JUDGE_CACHE") or cache_folder() / "verdicts.jsonl")
         return cls(url.rstrip("/"), model, os.environ.get("AIRVLM_JUDGE_KEY") or None, VerdictFile(path))
 
     def ask(self, question: JudgeQuestion[T]) -> Verdict[T]:
