@@ -40,6 +40,7 @@ def web(
         from airvlm.serve.web import CSS, make_page
     except ImportError as error:
         raise Failure(f"the page needs its extra: pip install 'airvlm[web]' ({error})") from error
+    from airvlm import tiny
     from airvlm.cli import asking
 
     page = make_page(asking.load(how.model, how.adapter, how.dtype), max_tokens=max_tokens)
@@ -49,5 +50,6 @@ def web(
         auth=("airvlm", password) if password else None,
         share=False,
         max_file_size="32mb",
+        allowed_paths=[str(tiny.scenes("test")[0].path.parent)],  # gradio shows no file of a folder it was not told
         css=CSS,
     )
