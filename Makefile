@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast test-doors durations coverage check format docs results bench train train-photo clean
 
-# a bundled scene described without and with AIR, and a picture of what AIR looked at
+# a bundled scene described without and with AIR, and a drawing of what AIR looked at
 demo: $(STAMP)
 	$(BIN)/airvlm demo
 
@@ -63,7 +63,7 @@ format: $(STAMP)
 
 # the README's tables: every method and control on the embedded model; resumes (under half an hour on 2 cores)
 METHODS := air air-paper:keep=3 air-lineage:keep=3 memvr vaf vcd air:top_q=0.375 air:keep=6 air-random-crops:keep=6 air-worst-crops:keep=6 \
-	air-shrunk air-other-picture air-noised air-averaged
+	air-shrunk air-other-image air-noised air-averaged
 results: $(STAMP)
 	$(BIN)/airvlm evaluate tiny-chair tiny-pope --out runs/tiny $(METHODS:%=--method %)
 

@@ -1,8 +1,8 @@
-"""What encoding a picture's crops costs, beside its prefill and 64 decoded tokens, and how often it is paid.
+"""What encoding an image's crops costs, beside its prefill and 64 decoded tokens, and how often it is paid.
 
 Counted in FLOPs (two a weight and token, and the attention's products) and measured at LLaVA-1.5-7B's widths with
 its 24-layer tower: the encoder on `--crops` crops scaled to twelve (it is linear in them), a decoder layer's prefill
-and decode step scaled to 32 layers and 64 tokens. Then six questions about one picture, as POPE asks: the crops are
+and decode step scaled to 32 layers and 64 tokens. Then six questions about one image, as POPE asks: the crops are
 encoded for the first and remembered for the others.
 
     python -m benchmarks.crops [--crops 3] [--repeats 3]
@@ -34,12 +34,12 @@ def flops() -> dict[str, float]:
     tower_layer = 2 * tower_tokens * (4 * w**2 + 2 * w * llava.TOWER_FFN) + 4 * tower_tokens**2 * w
     patches = 2 * llava.K * 3 * llava.PATCH**2 * w
     projector = 2 * llava.K * (w * llava.WIDTH + llava.WIDTH**2)
-    picture = llava.TOWER_LAYERS * tower_layer + patches + projector
+    image = llava.TOWER_LAYERS * tower_layer + patches + projector
     layer = 2 * L * llava.LAYER_WEIGHTS + 2 * L**2 * llava.WIDTH  # half of the attention is masked
     step = llava.LAYERS * (2 * llava.LAYER_WEIGHTS + 4 * L * llava.WIDTH) + 2 * llava.HEAD_WEIGHTS
     return {
-        "crops": M * picture,
-        "picture": picture,
+        "crops": M * image,
+        "image": image,
         "prefill": llava.LAYERS * layer + 2 * llava.HEAD_WEIGHTS,
         "decoding": DECODED * step,
     }
@@ -48,14 +48,14 @@ def flops() -> dict[str, float]:
 def end_to_end_on_a_gpu(count: dict[str, float]) -> float:
     """Time over vanilla by arithmetic: products in prefill and encoder, weights read in every decode step."""
     weights = 2 * (llava.LAYERS * llava.LAYER_WEIGHTS + llava.HEAD_WEIGHTS)  # bytes in half precision
-    vanilla = (count["picture"] + count["prefill"]) / GPU_FLOPS + DECODED * weights / GPU_BYTES
+    vanilla = (count["image"] + count["prefill"]) / GPU_FLOPS + DECODED * weights / GPU_BYTES
     return 1 + count["crops"] / GPU_FLOPS / vanilla
 
 
 def measured(model: Any, cut: list[Any], repeats: int) -> dict[str, float]:
     """Seconds of the crops, a prefill and the decoding at full size, each scaled from what was run."""
     anatomy, prompt = Anatomy.of(model), llava.prompt()
-    features = llava.encoded(model, llava.picture())
+    features = llava.encoded(model, llava.sample_image())
     pixels = anatomy.pixels(llava.processor(), cut)
     length = prompt["input_ids"].shape[1]
     token = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.ones(1, length + 1, dtype=torch.long)}
@@ -85,8 +85,8 @@ def measured(model: Any, cut: list[Any], repeats: int) -> dict[str, float]:
 
 
 def six_questions(model: Any, patches: int) -> tuple[list[float], int]:
-    """Seconds of the evidence of each question about one picture, and how many pictures' crops were encoded."""
-    image, method = llava.picture(), AIR.transported(patches=patches)
+    """Seconds of the evidence of each question about one image, and how many images' crops were encoded."""
+    image, method = llava.sample_image(), AIR.transported(patches=patches)
     inputs = {**llava.prompt(), **llava.encoded(model, image)}
     cache_of(model).clear()
     before, each = cache_of(model).computed["crops"], []
@@ -103,7 +103,7 @@ def six_questions(model: Any, patches: int) -> tuple[list[float], int]:
 @torch.no_grad()
 def main() -> None:
     given = llava.arguments(__doc__ or "", crops=3, repeats=3)
-    model, image = llava.build(1, llava.TOWER_LAYERS), llava.picture()
+    model, image = llava.build(1, llava.TOWER_LAYERS), llava.sample_image()
     cut = crops(image, crop_boxes(image.size, given.crops))
     count, taken = flops(), measured(model, cut, given.repeats)
     over = {
@@ -124,7 +124,7 @@ def main() -> None:
     each, encoded = six_questions(model, given.crops)
     later = llava.median(each[1:])
     print(
-        f"\n{QUESTIONS} questions, one picture, {given.crops} crops: encoded {encoded} time(s); first question "
+        f"\n{QUESTIONS} questions, one image, {given.crops} crops: encoded {encoded} time(s); first question "
         f"{each[0]:.2f} s, later ones {later:.3f} s ({each[0] / later:.0f} times less)"
     )
     llava.write(
@@ -134,7 +134,7 @@ def main() -> None:
             "seconds_at_full_size": taken,
             "crops_over_prefill_and_decoding": over,
             "gpu_end_to_end_over_vanilla": gpu,
-            "questions": {"crops": given.crops, "seconds": each, "pictures_encoded": encoded},
+            "questions": {"crops": given.crops, "seconds": each, "images_encoded": encoded},
         },
     )
 

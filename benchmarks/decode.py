@@ -63,7 +63,7 @@ def step(
 @torch.no_grad()
 def main() -> None:
     given = llava.arguments(__doc__ or "", layers=llava.LAYERS, repeats=9, steps=4)
-    model, image = llava.build(given.layers), llava.picture()
+    model, image = llava.build(given.layers), llava.sample_image()
     features = llava.encoded(model, image)
     jobs = {
         name: step(model, method, image, features, given.steps)

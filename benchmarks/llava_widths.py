@@ -71,7 +71,7 @@ def repeat(layers: nn.ModuleList, count: int) -> None:
     layers.extend(copy.deepcopy(layers[0], dict(shared)) for _ in range(count - 1))
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (640, 480)) -> Image.Image:
+def sample_image(seed: int = 0, size: tuple[int, int] = (640, 480)) -> Image.Image:
     coarse = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 

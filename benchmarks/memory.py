@@ -33,7 +33,7 @@ READINGS = {
 @torch.no_grad()
 def measure(name: str) -> dict[str, Any]:
     """Held and peak bytes above what the same prefill takes without the method."""
-    model, image = llava.build(2), llava.picture()
+    model, image = llava.build(2), llava.sample_image()
     inputs = {**llava.prompt(), **llava.encoded(model, image)}
 
     def prefill() -> None:
@@ -42,7 +42,7 @@ def measure(name: str) -> dict[str, Any]:
     prefill()  # vanilla's own peak, and the buffers that the libraries keep
     warm = AIR.paper(layers=(0, 1), keep=1, patches=1)
     with (
-        warm(model, llava.processor(), images=[[llava.picture(1)]], check_images=False),
+        warm(model, llava.processor(), images=[[llava.sample_image(1)]], check_images=False),
         llava.without_arithmetic(model),
     ):
         prefill()

@@ -145,7 +145,7 @@ def main() -> None:
         __doc__ or "", layers=llava.LAYERS, prefill_layers=2, repeats=5, prefill_repeats=2
     )
     warnings.simplefilter("ignore", DidNotAct)  # one case is meant not to act
-    image = llava.picture()
+    image = llava.sample_image()
     result: dict[str, Any] = {}
 
     model = llava.build(given.layers)

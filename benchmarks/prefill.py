@@ -1,4 +1,4 @@
-"""What a method costs in prefill, at LLaVA-1.5-7B's widths: 616 tokens, 576 of them one picture's.
+"""What a method costs in prefill, at LLaVA-1.5-7B's widths: 616 tokens, 576 of them one image's.
 
 Crops are encoded beforehand (benchmarks.crops measures that). Two things are timed: the injection alone, where it
 happens, by reading, and for one, three, six and twelve crops kept; and the transport. A prefill of 32 layers takes
@@ -34,10 +34,10 @@ def reading(name: str, keep: int, layers: int) -> AIR:
 
 
 class Prefill:
-    """One model, one picture, one prompt, and the ways of running a pass over it."""
+    """One model, one image, one prompt, and the ways of running a pass over it."""
 
     def __init__(self, layers: int) -> None:
-        self.model, self.image = llava.build(layers), llava.picture()
+        self.model, self.image = llava.build(layers), llava.sample_image()
         self.layers = layers
         self.inputs = {**llava.prompt(), **llava.encoded(self.model, self.image)}
         self.in_layers: list[float] = []  # seconds of all layers, of each vanilla pass
@@ -74,7 +74,7 @@ class Prefill:
 
 
 def transport(prefill: Prefill, method: Method) -> Callable[[], float]:
-    """Seconds of solving one picture's twelve crops, as the report counts them."""
+    """Seconds of solving one image's twelve crops, as the report counts them."""
 
     def job() -> float:
         with method(prefill.model, llava.processor(), images=[[prefill.image]], check_images=False) as run:

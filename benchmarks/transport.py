@@ -1,6 +1,6 @@
 """Speed of the transport against POT, looped and batched, in one interleaved run.
 
-The job is AIR's for one picture: 12 crops of 576 tokens against 100 prototypes, all of width 4096. Two parts are
+The job is AIR's for one image: 12 crops of 576 tokens against 100 prototypes, all of width 4096. Two parts are
 timed: the solver alone on ready costs, and the whole way from tokens to distances. POT looped is what one writes
 with it: ot.dist for the costs (from tokens) and ot.sinkhorn with its own defaults for each crop. "Eager" gives POT
 every advantage: our costs, one matrix product, and a stop at our tolerance, which its rule (an L2 norm, looked at

@@ -18,7 +18,7 @@ class Case:
     name: str
     on: Method
     off: Method | None = None  # None: the method has no strength that means nothing
-    images_only: bool = True  # leaves rows without a picture alone
+    images_only: bool = True  # leaves rows without an image alone
     compile: bool = (
         False  # also tested on compiled models: compiling is slow, one method a kind of hook is enough
     )

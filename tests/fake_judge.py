@@ -77,6 +77,6 @@ class FakeJudge:
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """The text of the last message, with or without a picture."""
+    """The text of the last message, with or without an image."""
     content = body["messages"][-1]["content"]
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

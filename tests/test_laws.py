@@ -33,9 +33,9 @@ def batch(family: str, dtype: torch.dtype = torch.float32, row: int | None = Non
     return {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
 
 
-def pictures(row: int | None = None) -> list[Any]:
-    """The pictures of every row, as `images=` takes them."""
-    rows = [list(pictures) for _, pictures in tiny_models.rows()]
+def images(row: int | None = None) -> list[Any]:
+    """The images of every row, as `images=` takes them."""
+    rows = [list(own) for _, own in tiny_models.rows()]
     return rows if row is None else rows[row : row + 1]
 
 
@@ -45,7 +45,7 @@ def acting(family: str, method: Method | None, dtype: torch.dtype, row: int | No
     if method is None:
         yield None
         return
-    with method(model, processor, images=pictures(row)) as run:
+    with method(model, processor, images=images(row)) as run:
         yield run
 
 
@@ -154,15 +154,15 @@ def test_something_changes_and_the_report_says_so(family: str, case: Case) -> No
 @families
 @methods
 def test_a_batch_of_unlike_prompts_is_its_rows_alone(family: str, case: Case) -> None:
-    for row, own in enumerate(pictures()):
-        if own:  # a text-only row alone is no input for a method that needs pictures
+    for row, own in enumerate(images()):
+        if own:  # a text-only row alone is no input for a method that needs images
             same(generate(family, case.on, row=row), acted(family, case.on), rows=slice(row, row + 1))
 
 
 @families
 @methods
 def test_a_text_only_row_is_left_alone(family: str, case: Case) -> None:
-    text = [row for row, own in enumerate(pictures()) if not own]
+    text = [row for row, own in enumerate(images()) if not own]
     if case.images_only:
         assert torch.equal(acted(family, case.on).ids[text], vanilla(family).ids[text])
         torch.testing.assert_close(acted(family, case.on).logits[:, text], vanilla(family).logits[:, text])
@@ -197,7 +197,7 @@ def test_sampling_follows_its_seed(family: str, case: Case) -> None:
 @methods
 def test_rows_follow_their_beams(family: str, case: Case) -> None:
     together = generate(family, case.on, num_beams=2)
-    row = 2  # the one with two pictures: a wrong expansion of pictures shows here
+    row = 2  # the one with two images: a wrong expansion of images shows here
     alone = generate(family, case.on, row=row, num_beams=2)
     assert alone.ids.tolist() == together.ids[row : row + 1].tolist()
     beams = slice(2 * row, 2 * row + 2)

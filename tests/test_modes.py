@@ -36,7 +36,7 @@ def own(request: pytest.FixtureRequest) -> Any:
 
 
 def images() -> list[Any]:
-    return [list(pictures) for _, pictures in tiny_models.rows()]
+    return [list(own) for _, own in tiny_models.rows()]
 
 
 def first_logits(model: Any, batch: Any, **options: Any) -> Tensor:
@@ -68,9 +68,9 @@ def test_chunked_prefill_is_refused_before_any_token(case: Case) -> None:
 
 
 @methods
-def test_a_prompt_without_pictures_raises(case: Case) -> None:
+def test_a_prompt_without_images_raises(case: Case) -> None:
     if not case.images_only:
-        pytest.skip("this method needs no picture")
+        pytest.skip("this method needs no image")
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
     with pytest.raises(NeverFired, match="image token"):

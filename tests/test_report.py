@@ -45,5 +45,5 @@ def test_json_holds_everything_with_rows_inside() -> None:
     assert data["sinkhorn"] == {"iterations": 20, "converged": True}
 
 
-def test_kept_counts_over_all_pictures() -> None:
+def test_kept_counts_over_all_images() -> None:
     assert acted(crops=CROPS * 3).kept == 3

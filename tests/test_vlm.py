@@ -63,17 +63,17 @@ def tiny(family: str) -> VLM:
     return VLM(model, Chatting(processor))
 
 
-def picture(seed: int) -> Image.Image:
-    return tiny_models.picture(seed)
+def sample_image(seed: int) -> Image.Image:
+    return tiny_models.sample_image(seed)
 
 
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
 def test_ask_says_what_generate_says(family: str) -> None:
     vlm = tiny(family)
     model, processor = vlm.model, vlm.processor
-    answer = vlm.ask(picture(1), QUESTION, max_new_tokens=6)
-    assert answer.text == vlm.ask(picture(1), QUESTION, max_new_tokens=6).text  # with the features kept
-    inputs = processor(text=[answer.prompt], images=[[picture(1)]])
+    answer = vlm.ask(sample_image(1), QUESTION, max_new_tokens=6)
+    assert answer.text == vlm.ask(sample_image(1), QUESTION, max_new_tokens=6).text  # with the features kept
+    inputs = processor(text=[answer.prompt], images=[[sample_image(1)]])
     ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     assert answer.text == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
     assert answer.report is None
@@ -83,11 +83,11 @@ def test_ask_says_what_generate_says(family: str) -> None:
 def test_a_batch_equals_its_rows_asked_alone_and_keeps_their_order(family: str) -> None:
     vlm = tiny(family)
     requests = [
-        (picture(1), QUESTION),
+        (sample_image(1), QUESTION),
         (None, "how many ?"),
-        ([picture(2), picture(3)], "what is left and right ?"),
-        (picture(1), "is there a dog with the cat on the table near the small red chair ?"),
-        (picture(4), "what colour ?"),
+        ([sample_image(2), sample_image(3)], "what is left and right ?"),
+        (sample_image(1), "is there a dog with the cat on the table near the small red chair ?"),
+        (sample_image(4), "what colour ?"),
     ]
     alone = [vlm.ask(image, question, max_new_tokens=5).text for image, question in requests]
     together = vlm.batch(iter(requests), batch_size=2, max_new_tokens=5, progress=False)
@@ -100,51 +100,55 @@ def test_a_batch_reads_its_requests_as_they_are_needed(vlm: VLM) -> None:
     def endless() -> Iterator[tuple[Image.Image, str]]:
         while True:
             taken.append(1)
-            yield picture(1), "what ?"
+            yield sample_image(1), "what ?"
 
     answers = vlm.batch(endless(), batch_size=2, max_new_tokens=2, progress=False)
     assert next(answers).tokens <= 2
     assert len(taken) == 16
 
 
-def test_many_questions_about_one_picture_encode_it_once(folder: Path) -> None:
+def test_many_questions_about_one_image_encode_it_once(folder: Path) -> None:
     vlm = VLM.load(folder)
     for question in ("what ?", "is there a dog ?", "is there a cat ?"):
-        vlm.ask(picture(7), question, max_new_tokens=1)
-    list(vlm.batch([(picture(7), "how many ?"), (picture(8), "what ?")], max_new_tokens=1, progress=False))
+        vlm.ask(sample_image(7), question, max_new_tokens=1)
+    list(
+        vlm.batch(
+            [(sample_image(7), "how many ?"), (sample_image(8), "what ?")], max_new_tokens=1, progress=False
+        )
+    )
     assert vlm.encoder.cache.computed["features"] == 2
 
 
 def test_a_kept_image_does_not_hold_the_batch_it_came_in(folder: Path) -> None:
     vlm = VLM.load(folder)
-    vlm.encoder.inputs([vlm.encoder.read(picture(i), "what ?") for i in range(4)])
+    vlm.encoder.inputs([vlm.encoder.read(sample_image(i), "what ?") for i in range(4)])
     kept = [value for (kind, _), (value, _) in vlm.encoder.cache._values.items() if kind == "features"]
     assert len(kept) == 4
     assert all(one.untyped_storage().nbytes() == one.nbytes for one, _ in kept)
 
 
 def test_streamed_pieces_are_the_answer(vlm: VLM) -> None:
-    pieces, stream = [], vlm.stream(picture(1), QUESTION, max_new_tokens=8)
+    pieces, stream = [], vlm.stream(sample_image(1), QUESTION, max_new_tokens=8)
     while True:
         try:
             pieces.append(next(stream))
         except StopIteration as end:
             answer = end.value
             break
-    asked = vlm.ask(picture(1), QUESTION, max_new_tokens=8)
+    asked = vlm.ask(sample_image(1), QUESTION, max_new_tokens=8)
     assert "".join(pieces).strip() == asked.text == answer.text
     assert (answer.tokens, answer.finished) == (asked.tokens, asked.finished)
 
 
 def test_a_stream_left_early_ends_its_generation(vlm: VLM) -> None:
-    stream = vlm.stream(picture(1), QUESTION, max_new_tokens=400)
+    stream = vlm.stream(sample_image(1), QUESTION, max_new_tokens=400)
     next(stream)
     stream.close()
     assert not vlm.model._forward_pre_hooks
 
 
 def test_a_dropped_stream_ends_its_generation_and_frees_the_model(vlm: VLM) -> None:
-    stream = vlm.stream(picture(1), QUESTION, max_new_tokens=4000)
+    stream = vlm.stream(sample_image(1), QUESTION, max_new_tokens=4000)
     next(stream)
     del stream
     gc.collect()
@@ -152,7 +156,7 @@ def test_a_dropped_stream_ends_its_generation_and_frees_the_model(vlm: VLM) -> N
 
 
 def test_streams_read_in_turn_do_not_disturb_each_other(vlm: VLM) -> None:
-    asked = [(picture(1), METHOD), (picture(2), None), (picture(3), AIR())]
+    asked = [(sample_image(1), METHOD), (sample_image(2), None), (sample_image(3), AIR())]
     expected = [vlm.ask(image, QUESTION, method=method, max_new_tokens=8).text for image, method in asked]
     streams = [vlm.stream(image, QUESTION, method=method, max_new_tokens=8) for image, method in asked]
     texts = [""] * len(streams)
@@ -162,26 +166,30 @@ def test_streams_read_in_turn_do_not_disturb_each_other(vlm: VLM) -> None:
 
 
 def test_a_question_during_a_stream_waits_for_its_generation(vlm: VLM) -> None:
-    stream = vlm.stream(picture(1), QUESTION, method=METHOD, max_new_tokens=20)
+    stream = vlm.stream(sample_image(1), QUESTION, method=METHOD, max_new_tokens=20)
     first = next(stream)
-    between = vlm.ask(picture(2), QUESTION, max_new_tokens=6).text
+    between = vlm.ask(sample_image(2), QUESTION, max_new_tokens=6).text
     text = first + "".join(stream)
-    assert between == vlm.ask(picture(2), QUESTION, max_new_tokens=6).text
-    assert text.strip() == vlm.ask(picture(1), QUESTION, method=METHOD, max_new_tokens=20).text
+    assert between == vlm.ask(sample_image(2), QUESTION, max_new_tokens=6).text
+    assert text.strip() == vlm.ask(sample_image(1), QUESTION, method=METHOD, max_new_tokens=20).text
 
 
 def test_threads_get_the_answers_that_they_would_get_alone(vlm: VLM) -> None:
     methods = [None, METHOD, AIR(), VCD(alpha=0.5)]
     jobs = [(seed, method) for seed in range(4) for method in methods]
-    alone = [vlm.ask(picture(seed), QUESTION, method=method, max_new_tokens=6).text for seed, method in jobs]
+    alone = [
+        vlm.ask(sample_image(seed), QUESTION, method=method, max_new_tokens=6).text for seed, method in jobs
+    ]
     vlm.encoder.forget()
     with ThreadPoolExecutor(4) as pool:
 
         def answer(job: tuple[int, Any]) -> str:
             seed, method = job
             if (seed + methods.index(method)) % 3 == 0:
-                return "".join(vlm.stream(picture(seed), QUESTION, method=method, max_new_tokens=6)).strip()
-            return vlm.ask(picture(seed), QUESTION, method=method, max_new_tokens=6).text
+                return "".join(
+                    vlm.stream(sample_image(seed), QUESTION, method=method, max_new_tokens=6)
+                ).strip()
+            return vlm.ask(sample_image(seed), QUESTION, method=method, max_new_tokens=6).text
 
         together = list(pool.map(answer, jobs))
     assert together == alone
@@ -191,11 +199,11 @@ def test_threads_get_the_answers_that_they_would_get_alone(vlm: VLM) -> None:
 
 def test_a_call_from_inside_a_call_is_refused_instead_of_waiting_for_itself(vlm: VLM) -> None:
     def inside(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        vlm.ask(picture(2), QUESTION, max_new_tokens=1)
+        vlm.ask(sample_image(2), QUESTION, max_new_tokens=1)
         return scores
 
     with pytest.raises(ModelBusy, match="from inside a call"):
-        vlm.ask(picture(1), QUESTION, max_new_tokens=2, logits_processor=[inside])
+        vlm.ask(sample_image(1), QUESTION, max_new_tokens=2, logits_processor=[inside])
     assert vlm.turns.waiting == 0
 
 
@@ -205,9 +213,9 @@ def test_an_error_while_streaming_reaches_the_reader(vlm: VLM) -> None:
 
 
 def test_compare_answers_under_each_method(vlm: VLM) -> None:
-    answers = vlm.compare(picture(1), QUESTION, {"vanilla": None, "air": METHOD}, max_new_tokens=8)
+    answers = vlm.compare(sample_image(1), QUESTION, {"vanilla": None, "air": METHOD}, max_new_tokens=8)
     assert list(answers) == ["vanilla", "air"]
-    assert answers["vanilla"].text == vlm.ask(picture(1), QUESTION, max_new_tokens=8).text
+    assert answers["vanilla"].text == vlm.ask(sample_image(1), QUESTION, max_new_tokens=8).text
     assert answers["vanilla"].report is None
     report = answers["air"].report
     assert report is not None
@@ -217,7 +225,7 @@ def test_compare_answers_under_each_method(vlm: VLM) -> None:
 
 
 def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
-    requests = [(picture(1), QUESTION), (None, "what ?"), ([picture(2), picture(3)], "what ?")]
+    requests = [(sample_image(1), QUESTION), (None, "what ?"), ([sample_image(2), sample_image(3)], "what ?")]
     answers = list(vlm.batch(requests, method=METHOD, max_new_tokens=3, progress=False))
     reports = [answer.report for answer in answers]
     assert [len(report.crops) for report in reports if report] == [1, 0, 2]
@@ -230,19 +238,19 @@ def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
 
 
 def test_a_method_that_reads_pixels_is_given_pixels(vlm: VLM) -> None:
-    vlm.ask(picture(1), QUESTION, max_new_tokens=2)  # its features are kept from here on
-    answer = vlm.ask(picture(1), QUESTION, method=VCD(alpha=0.5), max_new_tokens=4)
+    vlm.ask(sample_image(1), QUESTION, max_new_tokens=2)  # its features are kept from here on
+    answer = vlm.ask(sample_image(1), QUESTION, method=VCD(alpha=0.5), max_new_tokens=4)
     assert answer.report is not None
     assert answer.report.fired
 
 
-def test_a_method_without_a_picture_is_an_error(vlm: VLM) -> None:
+def test_a_method_without_an_image_is_an_error(vlm: VLM) -> None:
     with pytest.raises(NeverFired):
         vlm.ask(None, QUESTION, method=METHOD, max_new_tokens=2)
 
 
-def test_pictures_come_in_every_form(vlm: VLM, tmp_path: Path) -> None:
-    image = picture(5)
+def test_images_come_in_every_form(vlm: VLM, tmp_path: Path) -> None:
+    image = sample_image(5)
     path = tmp_path / "scene.png"
     image.save(path)
     asked = {
@@ -259,9 +267,9 @@ def test_web_addresses_are_refused_unless_allowed(vlm: VLM) -> None:
 
 def test_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
     options = ["yes", "a red dog", "no"]
-    scores = vlm.likelihood(picture(1), QUESTION, options)
-    request = vlm.encoder.read(picture(1), QUESTION)
-    asked = vlm.processor(text=[request.prompt], images=[[picture(1)]], return_tensors="pt")
+    scores = vlm.likelihood(sample_image(1), QUESTION, options)
+    request = vlm.encoder.read(sample_image(1), QUESTION)
+    asked = vlm.processor(text=[request.prompt], images=[[sample_image(1)]], return_tensors="pt")
     for option, score in zip(options, scores, strict=True):
         words = vlm.processor.tokenizer(option, add_special_tokens=False)["input_ids"]
         # token by token: the definition
@@ -277,36 +285,36 @@ def test_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
 
 def test_likelihood_under_a_method_differs_from_vanilla(vlm: VLM) -> None:
     options = ["yes", "no"]
-    assert vlm.likelihood(picture(1), QUESTION, options, method=METHOD) != vlm.likelihood(
-        picture(1), QUESTION, options
+    assert vlm.likelihood(sample_image(1), QUESTION, options, method=METHOD) != vlm.likelihood(
+        sample_image(1), QUESTION, options
     )
 
 
 def test_describe_asks_the_sentence_of_the_evaluations(vlm: VLM) -> None:
-    assert DESCRIBE in vlm.describe(picture(1), max_new_tokens=1).prompt
+    assert DESCRIBE in vlm.describe(sample_image(1), max_new_tokens=1).prompt
 
 
 def test_an_answer_says_whether_it_ended_by_itself(vlm: VLM) -> None:
-    cut = vlm.ask(picture(1), QUESTION, max_new_tokens=3)
+    cut = vlm.ask(sample_image(1), QUESTION, max_new_tokens=3)
     assert (cut.tokens, cut.finished) == (3, False)
-    ended = vlm.ask(picture(1), QUESTION, max_new_tokens=3, forced_eos_token_id=[2])
+    ended = vlm.ask(sample_image(1), QUESTION, max_new_tokens=3, forced_eos_token_id=[2])
     assert (ended.tokens, ended.finished) == (2, True)
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])
 def test_an_empty_question_is_refused(vlm: VLM, question: str) -> None:
     with pytest.raises(ValueError, match="question is empty"):
-        vlm.ask(picture(1), question)
+        vlm.ask(sample_image(1), question)
 
 
-def test_a_question_cannot_smuggle_in_a_picture(vlm: VLM) -> None:
+def test_a_question_cannot_smuggle_in_an_image(vlm: VLM) -> None:
     with pytest.raises(ValueError, match="placeholder"):
-        vlm.ask(picture(1), "what is <image> ?")
+        vlm.ask(sample_image(1), "what is <image> ?")
 
 
 def test_several_sequences_are_refused(vlm: VLM) -> None:
     with pytest.raises(ValueError, match="num_return_sequences"):
-        vlm.ask(picture(1), QUESTION, num_return_sequences=2, num_beams=2)
+        vlm.ask(sample_image(1), QUESTION, num_return_sequences=2, num_beams=2)
 
 
 # -- conversations, stop strings, sampling, errors
@@ -317,13 +325,13 @@ def test_chat_writes_every_turn_in_the_models_own_form() -> None:
     messages = [
         {
             "role": "user",
-            "content": [{"type": "image", "image": picture(1)}, {"type": "text", "text": "what"}],
+            "content": [{"type": "image", "image": sample_image(1)}, {"type": "text", "text": "what"}],
         },
         {"role": "assistant", "content": "a dog ."},
         {
             "role": "user",
             "content": [
-                {"type": "image_url", "image_url": {"url": data_uri(picture(2))}},
+                {"type": "image_url", "image_url": {"url": data_uri(sample_image(2))}},
                 {"type": "text", "text": "and this ?"},
             ],
         },
@@ -336,7 +344,9 @@ def test_chat_writes_every_turn_in_the_models_own_form() -> None:
     for turn in turns[1:]:
         if isinstance(turn["content"], list):
             turn["content"][0] = {"type": "image"}
-    assert answer.text == vlm.ask([picture(1), picture(2)], turns, method=AIR(), max_new_tokens=4).text
+    assert (
+        answer.text == vlm.ask([sample_image(1), sample_image(2)], turns, method=AIR(), max_new_tokens=4).text
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,24 +372,24 @@ def data_uri(image: Image.Image) -> str:
 
 
 def test_stop_strings_end_an_answer_and_are_left_out(vlm: VLM) -> None:
-    whole = vlm.ask(picture(1), QUESTION, max_new_tokens=12).text
+    whole = vlm.ask(sample_image(1), QUESTION, max_new_tokens=12).text
     words = whole.split()
     stop = f" {words[2]}"
     expected = whole[: whole.index(stop)].strip()
     asked = {"max_new_tokens": 12, "stop_strings": [stop, "never said"]}
-    answer = vlm.ask(picture(1), QUESTION, **asked)
+    answer = vlm.ask(sample_image(1), QUESTION, **asked)
     assert (answer.text, answer.finished) == (expected, True)
     assert answer.tokens < 12
-    assert "".join(vlm.stream(picture(1), QUESTION, **asked)).strip() == expected
-    rows = [(picture(1), QUESTION), (picture(2), QUESTION)]
+    assert "".join(vlm.stream(sample_image(1), QUESTION, **asked)).strip() == expected
+    rows = [(sample_image(1), QUESTION), (sample_image(2), QUESTION)]
     first, second = vlm.batch(rows, progress=False, **asked)
     assert (first.text, first.tokens, first.finished) == (expected, answer.tokens, True)
-    assert second.text == vlm.ask(picture(2), QUESTION, **asked).text
+    assert second.text == vlm.ask(sample_image(2), QUESTION, **asked).text
 
 
 def test_a_seed_makes_sampling_repeatable_and_leaves_the_generator_alone(vlm: VLM) -> None:
     def draw(**options: Any) -> str:
-        return vlm.ask(picture(1), QUESTION, max_new_tokens=12, **options).text
+        return vlm.ask(sample_image(1), QUESTION, max_new_tokens=12, **options).text
 
     torch.manual_seed(5)
     state = torch.get_rng_state()
@@ -390,14 +400,19 @@ def test_a_seed_makes_sampling_repeatable_and_leaves_the_generator_alone(vlm: VL
 
 
 def test_a_bad_image_of_a_batch_is_named_or_kept(vlm: VLM) -> None:
-    rows = [(picture(1), "what ?"), (b"no image", "what ?"), (picture(2), ""), (picture(2), "what ?")]
+    rows = [
+        (sample_image(1), "what ?"),
+        (b"no image", "what ?"),
+        (sample_image(2), ""),
+        (sample_image(2), "what ?"),
+    ]
     with pytest.raises(BadImage, match="request 1: 8 bytes"):
         list(vlm.batch(rows, max_new_tokens=2, progress=False))
     answers = list(vlm.batch(rows, max_new_tokens=2, progress=False, errors="keep"))
     assert [type(answer.error) for answer in answers] == [type(None), BadImage, ValueError, type(None)]
     assert "request 2: the question is empty" in str(answers[2].error)
     assert [answers[0].text, answers[3].text] == [
-        vlm.ask(picture(i), "what ?", max_new_tokens=2).text for i in (1, 2)
+        vlm.ask(sample_image(i), "what ?", max_new_tokens=2).text for i in (1, 2)
     ]
     with pytest.raises(ValueError, match="choose raise or keep"):
         list(vlm.batch(rows, errors="ignore"))  # type: ignore[arg-type]
@@ -405,9 +420,11 @@ def test_a_bad_image_of_a_batch_is_named_or_kept(vlm: VLM) -> None:
 
 def test_reports_of_ask_and_of_batch_say_where_the_time_went(folder: Path) -> None:
     vlm = VLM.load(folder)
-    alone = vlm.ask(picture(1), QUESTION, method=METHOD, max_new_tokens=2).report
+    alone = vlm.ask(sample_image(1), QUESTION, method=METHOD, max_new_tokens=2).report
     rows = list(
-        vlm.batch([(picture(i), "what ?") for i in (2, 3)], method=METHOD, max_new_tokens=2, progress=False)
+        vlm.batch(
+            [(sample_image(i), "what ?") for i in (2, 3)], method=METHOD, max_new_tokens=2, progress=False
+        )
     )
     for report in (alone, *(row.report for row in rows)):
         assert report is not None

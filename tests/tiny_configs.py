@@ -1,6 +1,6 @@
 """The configs of the small random models, and their image processors' settings: data, one entry a family.
 
-Widths are small and every picture becomes a few tens of visual tokens. How models are built from this: tiny_models.
+Widths are small and every image becomes a few tens of visual tokens. How models are built from this: tiny_models.
 """
 
 from typing import Any

@@ -35,7 +35,18 @@ from tests.tiny_configs import (
     WIDTH,
 )
 
-__all__ = ["FAMILIES", "IMAGE", "LAYERS", "VIEW", "WIDTH", "build", "inputs", "picture", "rows", "shared"]
+__all__ = [
+    "FAMILIES",
+    "IMAGE",
+    "LAYERS",
+    "VIEW",
+    "WIDTH",
+    "build",
+    "inputs",
+    "rows",
+    "sample_image",
+    "shared",
+]
 
 WORDS = """
 <pad> <s> </s> <unk> <image> <video> <vision> </vision> USER: ASSISTANT: . , ? yes no is there a an the in of
@@ -50,7 +61,7 @@ Row = tuple[str, Sequence[Image.Image]]
 class TinyProcessor:
     """The family's own image processor beside a word tokenizer.
 
-    Placeholders are counted by encoding the row's pictures, so that no family's counting rule is repeated here.
+    Placeholders are counted by encoding the row's images, so that no family's counting rule is repeated here.
     """
 
     def __init__(self, family: str, model: nn.Module) -> None:
@@ -60,12 +71,12 @@ class TinyProcessor:
         self.tokenizer = tokenizer()
         self.image_token, self.image_token_id = "<image>", IMAGE
 
-    def image_inputs(self, pictures_by_row: Sequence[Sequence[Image.Image]]) -> dict[str, Any]:
-        rows = [list(pictures) for pictures in pictures_by_row if pictures]
+    def image_inputs(self, by_row: Sequence[Sequence[Image.Image]]) -> dict[str, Any]:
+        rows = [list(own) for own in by_row if own]
         if not rows:
             return {}
         nested = self.family in ("idefics3", "smolvlm")
-        images = rows if nested else [picture for row in rows for picture in row]
+        images = rows if nested else [image for row in rows for image in row]
         features = dict(self.image_processor(images=images, return_tensors="pt"))
         features.pop("num_patches", None)
         features.pop("num_crops", None)
@@ -74,37 +85,37 @@ class TinyProcessor:
         return features
 
     @torch.no_grad()
-    def placeholders(self, pictures: Sequence[Image.Image]) -> int:
+    def placeholders(self, images: Sequence[Image.Image]) -> int:
         """Visual tokens of one row."""
-        if not pictures:
+        if not images:
             return 0
-        arguments = self.image_inputs([pictures])
+        arguments = self.image_inputs([images])
         arguments = {k: v.to(self.model.dtype) if v.is_floating_point() else v for k, v in arguments.items()}
         features = self.model.base_model.get_image_features(**arguments, return_dict=True).pooler_output
         return sum(entry.numel() // WIDTH for entry in features)
 
     def __call__(self, images: Any = None, text: Any = None, **_: Any) -> BatchFeature:
         texts = [text] if isinstance(text, str) else list(text)
-        pictures = [[] for _ in texts] if images is None else [_listed(row) for row in images]
-        ids = [self._ids(row, own) for row, own in zip(texts, pictures, strict=True)]
+        by_row = [[] for _ in texts] if images is None else [_listed(row) for row in images]
+        ids = [self._ids(row, own) for row, own in zip(texts, by_row, strict=True)]
         length = max(map(len, ids))
         input_ids = torch.tensor([[PAD] * (length - len(row)) + row for row in ids])
         attention_mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in ids])
-        batch = {"input_ids": input_ids, "attention_mask": attention_mask, **self.image_inputs(pictures)}
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, **self.image_inputs(by_row)}
         if self.family in TOKEN_TYPES:
             batch[TOKEN_TYPES[self.family]] = (input_ids == IMAGE).long()
         return BatchFeature(batch)
 
-    def _ids(self, text: str, pictures: Sequence[Image.Image]) -> list[int]:
-        """One text with each <image> spelled out as its picture's placeholders."""
-        counts = [self.placeholders([picture]) for picture in pictures]
-        if self.family == "llava_onevision" and len(pictures) > 1:  # several pictures a row are not tiled
-            counts = [self.placeholders(pictures) // len(pictures)] * len(pictures)
+    def _ids(self, text: str, images: Sequence[Image.Image]) -> list[int]:
+        """One text with each <image> spelled out as its image's placeholders."""
+        counts = [self.placeholders([image]) for image in images]
+        if self.family == "llava_onevision" and len(images) > 1:  # several images a row are not tiled
+            counts = [self.placeholders(images) // len(images)] * len(images)
         ids = [BOS]
         for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]:
             ids += [START, *[IMAGE] * counts.pop(0), END] if token == IMAGE else [token]
         if counts:
-            raise ValueError(f"{len(counts)} pictures have no <image> in {text!r}")
+            raise ValueError(f"{len(counts)} images have no <image> in {text!r}")
         return ids
 
     def decode(self, ids: Any, **options: Any) -> str:
@@ -114,8 +125,8 @@ class TinyProcessor:
         return self.tokenizer.batch_decode(ids, **options)
 
 
-def _listed(pictures: Any) -> list[Image.Image]:
-    return [pictures] if isinstance(pictures, Image.Image) else list(pictures or ())
+def _listed(images: Any) -> list[Image.Image]:
+    return [images] if isinstance(images, Image.Image) else list(images or ())
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -126,8 +137,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, padding_side="left", **special)
 
 
-def picture(seed: int, size: tuple[int, int] = (48, 40)) -> Image.Image:
-    """Coloured shapes on a noisy background: a picture whose crops differ."""
+def sample_image(seed: int, size: tuple[int, int] = (48, 40)) -> Image.Image:
+    """Coloured shapes on a noisy background: an image whose crops differ."""
     draw_from = random.Random(seed)
     noise = np.random.default_rng(seed).integers(
         0, 256, (size[1] // 8 + 1, size[0] // 8 + 1, 3), dtype=np.uint8
@@ -142,17 +153,17 @@ def picture(seed: int, size: tuple[int, int] = (48, 40)) -> Image.Image:
 
 
 def inputs(processor: TinyProcessor, rows: Sequence[Row]) -> BatchFeature:
-    """A left-padded batch; a row is its text and its pictures, one for each <image> of the text."""
-    return processor(text=[text for text, _ in rows], images=[pictures for _, pictures in rows])
+    """A left-padded batch; a row is its text and its images, one for each <image> of the text."""
+    return processor(text=[text for text, _ in rows], images=[images for _, images in rows])
 
 
 def rows() -> list[Row]:
-    """Unlike prompts: one picture, none, two, and one of another shape."""
+    """Unlike prompts: one image, none, two, and one of another shape."""
     return [
-        ("USER: <image> is there a fork in the image ? ASSISTANT:", [picture(1)]),
+        ("USER: <image> is there a fork in the image ? ASSISTANT:", [sample_image(1)]),
         ("USER: how many . ASSISTANT:", []),
-        ("USER: <image> <image> what is left and right ASSISTANT:", [picture(2), picture(3)]),
-        ("USER: <image> please describe this image in detail . ASSISTANT:", [picture(4, (40, 64))]),
+        ("USER: <image> <image> what is left and right ASSISTANT:", [sample_image(2), sample_image(3)]),
+        ("USER: <image> please describe this image in detail . ASSISTANT:", [sample_image(4, (40, 64))]),
     ]
 
 

@@ -66,9 +66,9 @@ def patch_labels(scene: Scene, cover: np.ndarray, grid: int) -> np.ndarray:
 
 def _views_of(seed: int, recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray, View]]:
     scene = compose(seed)
-    picture, cover = draw_with_cover(scene)
+    image, cover = draw_with_cover(scene)
     side, grid = recipe.image_side, recipe.image_side // recipe.patch
-    whole = np.asarray(picture.resize((side, side), Image.Resampling.BICUBIC))
+    whole = np.asarray(image.resize((side, side), Image.Resampling.BICUBIC))
     rows = [(whole, patch_labels(scene, cover, grid), View(scene, ()))]
     draw = random.Random(f"airvlm zoom {recipe.name} {seed}")
     for _ in range(20):
@@ -77,9 +77,9 @@ def _views_of(seed: int, recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray, V
         view = zoomed(scene, cover, (left, top, share))
         if view.scene.objects:
             break
-    n = picture.width
+    n = image.width
     box = (round(left * n), round(top * n), round((left + share) * n), round((top + share) * n))
-    close = np.asarray(picture.resize((side, side), Image.Resampling.BICUBIC, box=box))
+    close = np.asarray(image.resize((side, side), Image.Resampling.BICUBIC, box=box))
     rows.append((close, patch_labels(scene, cover[box[1] : box[3], box[0] : box[2]], grid), view))
     return rows
 

@@ -1,6 +1,6 @@
-"""Joint training of projector and decoder: descriptions and questions, packed behind one picture.
+"""Joint training of projector and decoder: descriptions and questions, packed behind one image.
 
-Every exchange of a sample sees the picture and itself, never its neighbours, at the positions it would have alone,
+Every exchange of a sample sees the image and itself, never its neighbours, at the positions it would have alone,
 so that packing changes the cost and nothing else.
 """
 
@@ -30,7 +30,7 @@ POOL = 8  # steps whose samples are drawn together, so that each batch takes sam
 @dataclass
 class Packed:
     ids: list[int]
-    segments: list[int]  # 0 the picture's prefix, k the k-th exchange
+    segments: list[int]  # 0 the image's prefix, k the k-th exchange
     positions: list[int]
     weights: list[float]  # of predicting this token; 0 where it is given
     probes: list[tuple[int, float]]  # place of an asked object's word, and whether it is there
@@ -46,7 +46,7 @@ class Packer:
         self.patches = (recipe.image_side // recipe.patch) ** 2
         before = self.words("USER: ").input_ids
         self.prefix = [*before, *[self.image] * self.patches]
-        self.picture = slice(len(before), len(before) + self.patches)
+        self.image = slice(len(before), len(before) + self.patches)
 
     def exchanges(self, view: View, draw: random.Random, questioned: bool) -> list[grammar.Exchange]:
         scene = view.scene
@@ -152,7 +152,7 @@ def train_joint(
         batch = collate(samples, packer.words.pad_token_id)
         z = projector(torch.from_numpy(features[picks]).float())
         embeds = decoder.embed_tokens(batch["ids"])
-        embeds = torch.cat([embeds[:, : packer.picture.start], z, embeds[:, packer.picture.stop :]], dim=1)
+        embeds = torch.cat([embeds[:, : packer.image.start], z, embeds[:, packer.image.stop :]], dim=1)
         done = decoder(
             inputs_embeds=embeds,
             attention_mask=batch["mask"],

@@ -67,7 +67,7 @@ def build_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
 
 def build_processor(recipe: Recipe) -> LlavaProcessor:
     side = {"height": recipe.image_side, "width": recipe.image_side}
-    pictures = CLIPImageProcessorPil(
+    images = CLIPImageProcessorPil(
         size=side,
         do_center_crop=False,
         crop_size=side,
@@ -76,7 +76,7 @@ def build_processor(recipe: Recipe) -> LlavaProcessor:
         image_std=[0.5] * 3,
     )
     return LlavaProcessor(
-        image_processor=pictures,
+        image_processor=images,
         tokenizer=build_tokenizer(recipe),
         patch_size=recipe.patch,
         vision_feature_select_strategy="default",

@@ -14,7 +14,7 @@ class Recipe:
     seed: int  # of weights and of the order of samples
     scenes: int = 40_000  # each seen whole once and zoomed once
     first_scene: int = 0  # the seed of the first training scene
-    zoom: tuple[float, float] = (0.35, 0.85)  # side of a zoom, as a share of the picture's
+    zoom: tuple[float, float] = (0.35, 0.85)  # side of a zoom, as a share of the image's
     zoomed_share: float = 0.5  # of the samples in vision pre-training
     image_side: int = 112
     patch: int = 14

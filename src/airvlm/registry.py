@@ -20,18 +20,29 @@ V = TypeVar("V")
 class Registry(MutableMapping[str, V], Generic[V]):
     """Names and what they stand for: the package's own, then those of an entry-point group."""
 
-    def __init__(self, group: str, own: dict[str, V], adopt: Callable[[str, Any, str], V]) -> None:
+    def __init__(
+        self,
+        group: str,
+        own: dict[str, V],
+        adopt: Callable[
+            [str, Any, str], V
+        ],  # (name, what the entry point loads, its package) -> value, or error
+        *,
+        renamed: Mapping[str, str]
+        | None = None,  # former name -> name: it is found, with a warning, but not listed
+    ) -> None:
         self.group = group
+        self.renamed = dict(renamed or {})
         self.own = own
-        self.adopt = adopt  # (name, what the entry point loads, its package) -> the value, or an error
+        self.adopt = adopt
         self.problems: dict[str, str] = {}  # entries from outside that cannot be used, and why
         self._outside: dict[str, V] = {}
         self._entries: dict[str, metadata.EntryPoint] | None = None
 
     @property
     def names(self) -> list[str]:
-        """All names, also those whose packages were not imported yet and may turn out to be of no use."""
-        return [*self.own, *self._found()]
+        """All names: former ones too, and of packages that were not imported yet and may turn out to be of no use."""
+        return [*self.own, *self.renamed, *self._found()]
 
     def package(self, name: str) -> str:
         """The distribution that a name comes from."""
@@ -74,6 +85,10 @@ class Registry(MutableMapping[str, V], Generic[V]):
         return self._outside.get(name)
 
     def __getitem__(self, name: str) -> V:
+        if name in self.renamed:
+            new = self.renamed[name]
+            warnings.warn(f"{name} is now called {new}", DeprecationWarning, stacklevel=2)
+            name = new
         if name in self.own:
             return self.own[name]
         value = self._load(name)
@@ -82,7 +97,11 @@ class Registry(MutableMapping[str, V], Generic[V]):
         return value
 
     def __contains__(self, name: object) -> bool:
-        return name in self.own or (isinstance(name, str) and self._load(name) is not None)
+        return (
+            name in self.own
+            or name in self.renamed
+            or (isinstance(name, str) and self._load(name) is not None)
+        )
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own

@@ -1,4 +1,4 @@
-"""The drawing: kept crops are marked, and it is drawn for any picture and any report."""
+"""The drawing: kept crops are marked, and it is drawn for any image and any report."""
 
 import numpy as np
 import pytest

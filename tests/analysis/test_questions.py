@@ -38,7 +38,7 @@ def test_each_question_is_answered_with_numbers_and_a_drawing(name: str, vlm: VL
 def test_other_families_are_analysed_too(name: str, family: str, tmp_path: Path) -> None:
     model, processor = tiny_models.build(family)
     for i in range(2):
-        tiny_models.picture(i, (48, 40)).save(tmp_path / f"{i}.png")
+        tiny_models.sample_image(i, (48, 40)).save(tmp_path / f"{i}.png")
     found = answer(name, VLM(model, processor, name="random"), AIR(), 2, tmp_path, progress=False)
     assert found.to_json()["n"] == 2
 

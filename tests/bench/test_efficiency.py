@@ -24,8 +24,8 @@ class Pretender:
         self.now, self.memory = 0.0, memory
         monkeypatch.setattr(efficiency.time, "perf_counter", lambda: self.now)
 
-    def ask(self, method: Method | None, picture: Image.Image, tokens: int) -> Report | None:
-        self.asked.append(("vanilla" if method is None else method.name, picture.getpixel((0, 0))))
+    def ask(self, method: Method | None, image: Image.Image, tokens: int) -> Report | None:
+        self.asked.append(("vanilla" if method is None else method.name, image.getpixel((0, 0))))
         self.now += 0.5 if method is None else 1.5
         if method is not None and self.memory:
             torch.ones(self.memory // 4)  # and gone again
@@ -51,21 +51,21 @@ def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memvr.memory - vanilla.memory > 30 * 2**20
 
 
-def test_methods_take_turns_and_no_picture_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_take_turns_and_no_image_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     pretender = Pretender(monkeypatch)
     measure(pretender.subject(), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, repeats=2)
-    names, pictures = zip(*pretender.asked[1:], strict=True)  # the first answer is not measured
+    names, images = zip(*pretender.asked[1:], strict=True)  # the first answer is not measured
     turns = [names[i : i + 3] for i in range(0, 9, 3)]
     assert all(sorted(turn) == ["memvr", "vaf", "vanilla"] for turn in turns)
     assert [turn[0] for turn in turns] == ["vanilla", "memvr", "vaf"]  # another begins each time
-    assert len(set(pictures)) == 9
+    assert len(set(images)) == 9
 
 
 @pytest.mark.parametrize("method", [None, MemVR(), VAF(), VAF(faithful=True), VCD()], ids=str)
 def test_every_method_runs_on_the_wide_model(method: Any) -> None:
     wide = WideLlava(layers=2, tower_layers=1, scale=32)
     subject = wide_subject(wide, "")
-    report = subject.ask(method, subject.picture(0), 2)
+    report = subject.ask(method, subject.sample_image(0), 2)
     assert (report is None) is (method is None)
     assert report is None or report.fired
 

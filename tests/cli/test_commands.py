@@ -27,8 +27,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("pictures") / "scene.png"
-    tiny_models.picture(1, (96, 80)).save(path)
+    path = tmp_path_factory.mktemp("images") / "scene.png"
+    tiny_models.sample_image(1, (96, 80)).save(path)
     return str(path)
 
 
@@ -153,7 +153,7 @@ def test_compare_shows_every_method(run: Any, model: str, image: str) -> None:
     assert list(one_object(out)["answers"]) == methods[1::2]
 
 
-def test_look_writes_a_picture(run: Any, model: str, image: str, tmp_path: Path) -> None:
+def test_look_writes_an_image(run: Any, model: str, image: str, tmp_path: Path) -> None:
     target = tmp_path / "look.png"
     code, out, _ = run("look", image, QUESTION, "-m", model, "-o", str(target), "--json", *SETTINGS)
     assert code == 0

@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, printed.out, printed.err
 
 
-def test_the_demo_tells_the_truth_and_writes_its_picture(
+def test_the_demo_tells_the_truth_and_writes_its_image(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     target = tmp_path / "new" / "demo.png"

@@ -37,7 +37,7 @@ class FakeAnswer:
 
 
 class FakeVLM:
-    """Answers by a hash of the picture and the bias; raises on pictures named in `fails`."""
+    """Answers by a hash of the image and the bias; raises on images named in `fails`."""
 
     name = "fake"
     fingerprint = "fake-1"
@@ -58,13 +58,13 @@ class FakeVLM:
     ) -> Iterator[FakeAnswer]:
         rows = list(requests)
         self.sizes.append(len(rows))
-        for picture, _ in rows:
-            if str(picture) in self.fails:
-                raise ValueError(f"cannot see {picture}")
-        for picture, question in rows:
+        for image, _ in rows:
+            if str(image) in self.fails:
+                raise ValueError(f"cannot see {image}")
+        for image, question in rows:
             time.sleep(self.seconds)
             bias = 0.0 if method is None else method.bias
-            text = self.speak(str(picture), question, bias)
+            text = self.speak(str(image), question, bias)
             report = (
                 None
                 if method is None
@@ -72,15 +72,15 @@ class FakeVLM:
             )
             yield FakeAnswer(text, report, question, len(text), True, self.seconds)
 
-    def speak(self, picture: str, question: str, bias: float) -> str:
+    def speak(self, image: str, question: str, bias: float) -> str:
         if question.startswith("Is"):
-            return "Yes." if _unit(picture, question) + 0.1 * bias > 0.5 else "No."
-        seen = [i for i in range(8) if _unit(picture, i) < 0.8 - 0.05 * bias]
+            return "Yes." if _unit(image, question) + 0.1 * bias > 0.5 else "No."
+        seen = [i for i in range(8) if _unit(image, i) < 0.8 - 0.05 * bias]
         return " ".join(f"thing{i}" for i in seen)
 
 
 class MortalVLM(FakeVLM):
-    """Kills its process on one picture, `lives` times over all workers; the folder remembers.
+    """Kills its process on one image, `lives` times over all workers; the folder remembers.
 
     Here and not in the tests: a worker imports what it unpickles, and the tests import torch.
     """
@@ -92,7 +92,7 @@ class MortalVLM(FakeVLM):
     def batch(self, requests: Iterable[tuple[Any, str]], **options: Any) -> Iterator[FakeAnswer]:
         requests = list(requests)
         dead = len(list(self.folder.iterdir()))
-        if any(str(picture) == "test/11.png" for picture, _ in requests) and dead < self.lives:
+        if any(str(image) == "test/11.png" for image, _ in requests) and dead < self.lives:
             (self.folder / f"death-{dead}").touch()
             os._exit(1)
         return super().batch(requests, **options)
@@ -110,7 +110,7 @@ def _unit(*parts: Any) -> float:
 
 @dataclass(frozen=True)
 class FakeCaptions(Task):
-    """Eight things a picture; the last two are never there."""
+    """Eight things an image; the last two are never there."""
 
     n: int = 40
     name: ClassVar[str] = "fake-captions"
@@ -126,7 +126,7 @@ class FakeCaptions(Task):
         return Scores(
             [self._counts(item, text) for item, text in zip(items, answers)],
             CHAIR,
-            [i.picture for i in items],
+            [i.image for i in items],
         )
 
     def _counts(self, item: Item, text: str | None) -> dict[str, float]:
@@ -149,7 +149,7 @@ CHAIR = {
 
 @dataclass(frozen=True)
 class FakeQuestions(Task):
-    """Two questions a picture, one of them to be answered with yes."""
+    """Two questions an image, one of them to be answered with yes."""
 
     n: int = 60
     name: ClassVar[str] = "fake-questions"
@@ -158,7 +158,7 @@ class FakeQuestions(Task):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         return [
-            Item(f"{split}-{i}", f"{split}/{i // 2}.png", f"Is it {i}?", i % 2 == 0, {"picture": str(i // 2)})
+            Item(f"{split}-{i}", f"{split}/{i // 2}.png", f"Is it {i}?", i % 2 == 0, {"group": str(i // 2)})
             for i in range(self.n)
         ][:limit]
 
@@ -171,7 +171,7 @@ class FakeQuestions(Task):
                 {MISSING: 1.0} if text is None else counted | ({UNPARSED: 1.0} if said is None else {})
             )
         metrics = {"accuracy": Metric(Ratio("right", "n")), "yes_ratio": Metric(Ratio("yes", "n"), "neither")}
-        return Scores(counts, metrics, [item.picture for item in items])
+        return Scores(counts, metrics, [item.group for item in items])
 
 
 TASKS = {"fake-captions": FakeCaptions, "fake-questions": FakeQuestions}

@@ -33,17 +33,17 @@ YESNO = {f"yesno:bias={b}": Named("yesno", bias=float(b)) for b in (-1, 1)}
 
 
 def coco(folder: Path, n: int = 24) -> Path:
-    """Pictures with two of six objects each, annotations, captions, and POPE's random questions on them."""
+    """Images with two of six objects each, annotations, captions, and POPE's random questions on them."""
     (folder / "annotations").mkdir(parents=True)
     (folder / "val2014").mkdir()
     images, notes, captions, questions = [], [], [], []
     for i in range(n):
         name, present = f"COCO_val2014_{i + 1:012}.jpg", [OBJECTS[i % 6], OBJECTS[(i * 5 + 1) % 6]]
-        picture = Image.new("RGB", (320, 240), "#dddddd")
+        image = Image.new("RGB", (320, 240), "#dddddd")
         for place, shown in enumerate(dict.fromkeys(present)):
             box = (40 + 130 * place, 60, 140 + 130 * place, 180)
-            ImageDraw.Draw(picture).ellipse(box, fill=COLOURS[OBJECTS.index(shown)])
-        picture.save(folder / "val2014" / name)
+            ImageDraw.Draw(image).ellipse(box, fill=COLOURS[OBJECTS.index(shown)])
+        image.save(folder / "val2014" / name)
         images.append({"id": i + 1, "file_name": name})
         notes += [{"image_id": i + 1, "category_id": OBJECTS.index(o) + 1} for o in present]
         captions.append({"image_id": i + 1, "caption": f"A {present[0]} and a {present[1]} stand there."})

@@ -1,4 +1,4 @@
-"""A whole evaluation: what is asked, in what company, and what survives interruptions."""
+"""A whole evaluation: what is asked, among which others, and what survives interruptions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_one_failure_in_more_than_a_hundred_is_tolerated_and_counted(tmp_path, m
 
 def test_answers_that_cannot_be_read_are_a_problem(tmp_path):
     class Mumbling(FakeVLM):
-        def speak(self, picture, question, bias):
+        def speak(self, image, question, bias):
             return "Perhaps."
 
     found = run(tmp_path, Mumbling(), tasks=["fake-questions"], curve=False).problems()

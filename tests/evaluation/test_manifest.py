@@ -72,6 +72,17 @@ def test_a_file_of_before_is_still_read(folder):
     assert found.tasks["fake-captions"].scores("better").n == 40 and found.commands == []
 
 
+def test_answers_under_a_methods_former_name_are_those_of_its_name(folder):
+    content = read(folder)
+    content["methods"]["air-other-picture:keep=6"] = content["methods"].pop("better")
+    (folder / MANIFEST).write_text(json.dumps(content))
+    assert list(Results.load(folder).methods) == ["vanilla", "air-other-image:keep=6"]
+    vlm, methods = FakeVLM(), {"air-other-image:keep=6": FakeMethod("better", 0.7)}
+    found = evaluate(vlm, ["fake-captions"], methods, folder, progress=False, curve=False)
+    assert vlm.sizes == [] and found.tasks["fake-captions"].scores("air-other-image:keep=6").n == 40
+    assert list(Results.load(folder).methods) == ["vanilla", "air-other-image:keep=6"]
+
+
 def test_who_asked_is_written_down_once(folder):
     for day in ("02", "03"):
         command = {"command": "airvlm evaluate x", "date": f"2026-01-{day} 10:00"}

@@ -32,7 +32,7 @@ def test_the_search_ends_near_the_wanted_count_where_counts_rise(scale, wanted, 
 
 
 def test_a_control_controls_the_method_with_its_own_fields():
-    assert controlled("air-other-picture:keep=6,weight=0.2") == "air:keep=6,weight=0.2"
+    assert controlled("air-other-image:keep=6,weight=0.2") == "air:keep=6,weight=0.2"
     assert controlled("air-shrunk") == "air"
 
 

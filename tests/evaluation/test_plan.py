@@ -1,4 +1,4 @@
-"""What is asked: digests of pictures, disturbed pictures, batches."""
+"""What is asked: digests of images, disturbed images, batches."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from airvlm.evaluation.plan import Asked, ModelFacts, batches, chunks, image_dig
 from airvlm.tasks import load_task
 
 rng = np.random.default_rng(0)
-PICTURE = Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8))
+IMAGE = Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8))
 
 
-def test_a_picture_is_known_by_its_content_not_by_its_name(tmp_path):
+def test_an_image_is_known_by_its_content_not_by_its_name(tmp_path):
     for name in ("a.png", "b.png"):
-        PICTURE.save(tmp_path / name)
+        IMAGE.save(tmp_path / name)
     assert image_digest(tmp_path / "a.png") == image_digest(str(tmp_path / "b.png"))
     Image.new("RGB", (20, 30)).save(tmp_path / "a.png")
     assert image_digest(tmp_path / "a.png") != image_digest(tmp_path / "b.png")
 
 
-def test_every_kind_of_picture_has_a_digest_and_none_raises(tmp_path):
+def test_every_kind_of_image_has_a_digest_and_none_raises(tmp_path):
     kinds = [
-        PICTURE,
-        np.asarray(PICTURE),
+        IMAGE,
+        np.asarray(IMAGE),
         b"bytes",
         tmp_path / "missing.png",
         "http://x/y.png",
-        [PICTURE, PICTURE],
+        [IMAGE, IMAGE],
     ]
     digests = [image_digest(kind) for kind in kinds]
     assert len(set(digests)) == len(kinds) and all(digests)

@@ -34,7 +34,7 @@ def asked(n: int = 7) -> Asked:
         "describe this image",
         "what colour is the table near the dog in the picture ?",
     ]
-    items = [Item(str(i), tiny_models.picture(i // 2), words[i % 3]) for i in range(n)]
+    items = [Item(str(i), tiny_models.sample_image(i // 2), words[i % 3]) for i in range(n)]
     return Asked("seen", FakeCaptions(), items, generation={"max_new_tokens": 6, "do_sample": False})
 
 
@@ -80,7 +80,7 @@ def test_a_record_says_what_the_method_did_and_who_answered(vlm):
     assert type(record).from_line(record.to_line()).to_line() == record.to_line()
 
 
-def test_a_picture_that_cannot_be_read_is_an_error_of_its_item_alone(vlm):
+def test_an_image_that_cannot_be_read_is_an_error_of_its_item_alone(vlm):
     task = asked(4)
     task.items[2] = dataclasses.replace(task.items[2], image=Path("nowhere.png"))
     [batch] = batches(task, "vanilla", None, ModelFacts.of(vlm), 8)
@@ -100,7 +100,7 @@ def test_noise_reaches_the_model(vlm):
 
 
 def test_likelihoods_are_the_answer_where_the_task_compares_options(vlm):
-    item = Item("0", tiny_models.picture(0), "is there a dog ?", meta={"options": ["yes", "no"]})
+    item = Item("0", tiny_models.sample_image(0), "is there a dog ?", meta={"options": ["yes", "no"]})
     task = Asked("options", FakeQuestions(), [item], generation={"protocol": "likelihood"})
     [batch] = batches(task, "vanilla", None, ModelFacts.of(vlm), 8)
     [record] = answer(vlm, batch)

@@ -15,9 +15,9 @@ from airvlm.tasks.base import Metric, Ratio, Scores
 ACCURACY = {"accuracy": Metric(Ratio("hit", "n")), "rate": Metric(Ratio("words", "n"))}
 
 
-def scores(hits: list[float], pictures: list[str] | None = None) -> Scores:
+def scores(hits: list[float], images: list[str] | None = None) -> Scores:
     counts = [{"hit": float(h), "n": 1.0, "words": 3.0 * h} for h in hits]
-    return Scores(counts, ACCURACY, pictures or [str(i) for i in range(len(hits))])
+    return Scores(counts, ACCURACY, images or [str(i) for i in range(len(hits))])
 
 
 def test_the_interval_of_a_share_is_the_binomial_one():
@@ -29,21 +29,21 @@ def test_the_interval_of_a_share_is_the_binomial_one():
     assert (got.low, got.high) == pytest.approx((75 - 1.96 * error, 75 + 1.96 * error), abs=0.5)
 
 
-def test_items_about_one_picture_are_drawn_together_and_widen_the_interval():
+def test_items_about_one_image_are_drawn_together_and_widen_the_interval():
     hits = [float(i % 2) for i in range(100)]
     alone = [p for i in range(100) for p in [f"{i}-{j}" for j in range(4)]]
     together = [str(i) for i in range(100) for _ in range(4)]
-    answers = [h for h in hits for _ in range(4)]  # all four questions on a picture go the same way
+    answers = [h for h in hits for _ in range(4)]  # all four questions on an image go the same way
     errors = [Sample(scores(answers, p), Draws(p)).estimate("accuracy").error for p in (alone, together)]
     assert errors[1] == pytest.approx(2 * errors[0], rel=0.1)
 
 
-def test_resampling_by_picture_equals_resampling_the_items_themselves():
+def test_resampling_by_image_equals_resampling_the_items_themselves():
     rng = np.random.default_rng(0)
-    pictures = [str(g) for g in rng.integers(0, 20, 70)]
-    many = scores([float(h) for h in rng.integers(0, 2, 70)], pictures)
-    draws = Draws(pictures, draws=50)
-    place = [draws.pictures.index(p) for p in pictures]
+    images = [str(g) for g in rng.integers(0, 20, 70)]
+    many = scores([float(h) for h in rng.integers(0, 2, 70)], images)
+    draws = Draws(images, draws=50)
+    place = [draws.groups.index(p) for p in images]
     by_item = many.resampled("accuracy", draws.weights[:, place])
     np.testing.assert_allclose(Sample(many, draws).drawn("accuracy"), by_item)
 
@@ -64,10 +64,10 @@ def test_the_interval_of_a_difference_is_far_narrower_than_of_the_two_scores():
     assert difference.significant and difference.error < 0.5 * a.estimate("accuracy").error
 
 
-def test_the_same_seed_draws_the_same_pictures():
-    pictures = [str(i) for i in range(30)]
-    assert np.array_equal(Draws(pictures).weights, Draws(pictures).weights)
-    assert not np.array_equal(Draws(pictures).weights, Draws(pictures, seed=1).weights)
+def test_the_same_seed_draws_the_same_images():
+    images = [str(i) for i in range(30)]
+    assert np.array_equal(Draws(images).weights, Draws(images).weights)
+    assert not np.array_equal(Draws(images).weights, Draws(images, seed=1).weights)
 
 
 def test_mcnemar_is_the_exact_binomial_of_the_discordant_pairs():

@@ -20,7 +20,7 @@ from airvlm.storage import jsonl
 QUESTION = Query(
     task="pope",
     item="0",
-    picture="p",
+    image="p",
     prompt="Is there a dog?",
     fingerprint="f",
     method={"name": "air", "strength": 0.1},

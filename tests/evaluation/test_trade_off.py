@@ -19,10 +19,10 @@ METRICS = {
     "recall": Metric(Ratio("found", "objects")),
 }
 N = 800
-PICTURES = [str(i) for i in range(N)]
-DRAWS = Draws(PICTURES, draws=500)
+IMAGES = [str(i) for i in range(N)]
+DRAWS = Draws(IMAGES, draws=500)
 rng = np.random.default_rng(1)
-EASE, SLIP = rng.random((N, 10)), rng.random(N)  # how easily each object is found, each picture misread
+EASE, SLIP = rng.random((N, 10)), rng.random(N)  # how easily each object is found, each image misread
 
 
 def caption_run(effort: float, slip: float) -> Sample:
@@ -40,7 +40,7 @@ def caption_run(effort: float, slip: float) -> Sample:
         }
         for b, f in zip(bad, found)
     ]
-    return Sample(Scores(counts, METRICS, PICTURES), DRAWS)
+    return Sample(Scores(counts, METRICS, IMAGES), DRAWS)
 
 
 CURVE = [caption_run(effort, 0.4 * effort) for effort in (0.9, 0.8, 0.7, 0.6)]

@@ -54,7 +54,9 @@ COMPARED = list(tiny_models.FAMILIES)
 def asked(family: str, *seeds: int, features: bool = False) -> tuple[Any, Any, Any]:
     """A model, its processor, and the inputs of one question about each image."""
     model, processor = tiny_models.shared(family)
-    rows = [("USER: <image> is there a fork ? ASSISTANT:", [tiny_models.picture(seed)]) for seed in seeds]
+    rows = [
+        ("USER: <image> is there a fork ? ASSISTANT:", [tiny_models.sample_image(seed)]) for seed in seeds
+    ]
     batch = dict(tiny_models.inputs(processor, rows))
     if features:
         given = {k: v for k, v in batch.items() if k in ("pixel_values", "image_grid_thw")}
@@ -71,9 +73,9 @@ def test_another_image_than_the_models_raises_before_any_token(family: str) -> N
     model, processor, batch = asked(family, 1, 2)
     for wrong in ([3, 4], [2, 1], [1, 3]):
         with pytest.raises(WrongImages, match="not the images that the model was given"):
-            with AIR_(model, processor, images=[tiny_models.picture(seed) for seed in wrong]):
+            with AIR_(model, processor, images=[tiny_models.sample_image(seed) for seed in wrong]):
                 model.generate(**batch, **GREEDY)
-    with AIR_(model, processor, images=[tiny_models.picture(1), tiny_models.picture(2)]) as run:
+    with AIR_(model, processor, images=[tiny_models.sample_image(1), tiny_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
@@ -81,7 +83,7 @@ def test_another_image_than_the_models_raises_before_any_token(family: str) -> N
 def test_a_plain_pass_is_compared_too() -> None:
     model, processor, batch = asked("llava", 1)
     with pytest.raises(WrongImages), torch.no_grad():
-        with AIR_(model, processor, images=[tiny_models.picture(2)]):
+        with AIR_(model, processor, images=[tiny_models.sample_image(2)]):
             model(**batch)
 
 
@@ -89,9 +91,9 @@ def test_a_plain_pass_is_compared_too() -> None:
 def test_features_are_compared_with_those_of_the_images(family: str) -> None:
     model, processor, batch = asked(family, 1, 2, features=True)
     with pytest.raises(WrongImages):
-        with AIR_(model, processor, images=[tiny_models.picture(2), tiny_models.picture(1)]):
+        with AIR_(model, processor, images=[tiny_models.sample_image(2), tiny_models.sample_image(1)]):
             model.generate(**batch, **GREEDY)
-    with AIR_(model, processor, images=[tiny_models.picture(1), tiny_models.picture(2)]) as run:
+    with AIR_(model, processor, images=[tiny_models.sample_image(1), tiny_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
@@ -99,34 +101,36 @@ def test_features_are_compared_with_those_of_the_images(family: str) -> None:
 def test_a_second_call_with_other_images_brings_its_own_or_raises() -> None:
     model, processor, first = asked("llava", 1)
     _, _, second = asked("llava", 2)
-    with AIR_(model, processor, images=[tiny_models.picture(2)]) as run:
+    with AIR_(model, processor, images=[tiny_models.sample_image(2)]) as run:
         expected = model.generate(**second, **GREEDY)
-    with AIR_(model, processor, images=[tiny_models.picture(1)]) as run:
+    with AIR_(model, processor, images=[tiny_models.sample_image(1)]) as run:
         model.generate(**first, **GREEDY)
         with pytest.raises(WrongImages, match=r"set run\.images"):
             model.generate(**second, **GREEDY)
-        run.images = [tiny_models.picture(2)]
+        run.images = [tiny_models.sample_image(2)]
         assert torch.equal(model.generate(**second, **GREEDY), expected)
 
 
 def test_half_precision_is_no_other_image() -> None:
     model, processor = tiny_models.shared("llava", dtype=torch.bfloat16)
-    batch = tiny_models.inputs(processor, [("USER: <image> what ? ASSISTANT:", [tiny_models.picture(1)])])
+    batch = tiny_models.inputs(
+        processor, [("USER: <image> what ? ASSISTANT:", [tiny_models.sample_image(1)])]
+    )
     batch = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in batch.items()}
-    with AIR_(model, processor, images=[tiny_models.picture(1)]) as run:
+    with AIR_(model, processor, images=[tiny_models.sample_image(1)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 
 def test_methods_that_read_no_image_need_none_and_compare_nothing() -> None:
     model, processor, batch = asked("llava", 1)
-    with VAF()(model, processor, images=[tiny_models.picture(2)]) as run:
+    with VAF()(model, processor, images=[tiny_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 
 def test_the_comparison_may_be_left_out() -> None:
     model, processor, batch = asked("llava", 1)
-    with AIR_(model, processor, images=[tiny_models.picture(2)], check_images=False) as run:
+    with AIR_(model, processor, images=[tiny_models.sample_image(2)], check_images=False) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired

@@ -27,8 +27,8 @@ def vlm(tmp_path: Path) -> VLM:
 
 
 def test_identity_follows_content() -> None:
-    one = tiny_models.picture(1)
-    assert content_key(one) == content_key(one.copy()) != content_key(tiny_models.picture(2))
+    one = tiny_models.sample_image(1)
+    assert content_key(one) == content_key(one.copy()) != content_key(tiny_models.sample_image(2))
     assert content_key(Image.new("RGB", (4, 8))) != content_key(Image.new("RGB", (8, 4)))
     pixels = torch.rand(3, 4, 4)
     assert content_key(pixels) == content_key(pixels.clone()) != content_key(pixels + 1)
@@ -91,14 +91,14 @@ def test_no_two_processors_share_a_number() -> None:
 def test_a_second_question_encodes_and_transports_nothing(
     vlm: VLM, method: AIR, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = vlm.ask(tiny_models.picture(1), "what ?", method=method, max_new_tokens=6)
+    fresh = vlm.ask(tiny_models.sample_image(1), "what ?", method=method, max_new_tokens=6)
     vlm.encoder.forget()
-    vlm.ask(tiny_models.picture(1), QUESTION, method=method, max_new_tokens=6)
+    vlm.ask(tiny_models.sample_image(1), QUESTION, method=method, max_new_tokens=6)
     before = dict(vlm.encoder.cache.computed)
     monkeypatch.setattr(evidence, "gather", None)
     monkeypatch.setattr(evidence, "encode_crops", None)
     monkeypatch.setattr(vlm.model.base_model, "get_image_features", None)
-    again = vlm.ask(tiny_models.picture(1), "what ?", method=method, max_new_tokens=6)
+    again = vlm.ask(tiny_models.sample_image(1), "what ?", method=method, max_new_tokens=6)
     assert vlm.encoder.cache.computed == before
     assert again.text == fresh.text
     assert again.report is not None and fresh.report is not None
@@ -108,16 +108,16 @@ def test_a_second_question_encodes_and_transports_nothing(
 def test_evidence_serves_every_weight_and_no_other_recipe(vlm: VLM) -> None:
     computed = vlm.encoder.cache.computed
     for method in (AIR(), AIR(weight=0.5), AIR(weight=0.1)):
-        vlm.ask(tiny_models.picture(1), QUESTION, method=method, max_new_tokens=1)
+        vlm.ask(tiny_models.sample_image(1), QUESTION, method=method, max_new_tokens=1)
     assert (computed["crops"], computed["evidence"]) == (1, 1)
-    vlm.ask(tiny_models.picture(1), QUESTION, method=AIR(eps=0.1), max_new_tokens=1)
+    vlm.ask(tiny_models.sample_image(1), QUESTION, method=AIR(eps=0.1), max_new_tokens=1)
     assert (computed["crops"], computed["evidence"]) == (1, 2)
-    vlm.ask(tiny_models.picture(1), QUESTION, method=AIR(patches=4), max_new_tokens=1)
+    vlm.ask(tiny_models.sample_image(1), QUESTION, method=AIR(patches=4), max_new_tokens=1)
     assert (computed["crops"], computed["evidence"]) == (2, 3)
 
 
 def test_tokens_that_another_method_changed_are_not_taken_for_the_images(vlm: VLM) -> None:
-    image, second = tiny_models.picture(1), AIR(weight=0.5)
+    image, second = tiny_models.sample_image(1), AIR(weight=0.5)
     alone = vlm.ask(image, QUESTION, method=second, max_new_tokens=8)  # keeps evidence of the plain tokens
     both = Composed(AIR(weight=0.9), second)
     warm = vlm.ask(image, QUESTION, method=both, max_new_tokens=8)
@@ -131,7 +131,7 @@ def test_tokens_that_another_method_changed_are_not_taken_for_the_images(vlm: VL
 
 
 def test_nothing_kept_outlives_the_weights_it_came_from(vlm: VLM) -> None:
-    image = tiny_models.picture(1)
+    image = tiny_models.sample_image(1)
     state = weights_state(vlm.model)
     vlm.ask(image, QUESTION, method=AIR(), max_new_tokens=1)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_an_image_is_loaded_and_hashed_once_a_call(
     monkeypatch.setattr(load, "load_image", lambda *a, **k: loads.append(a) or load_image(*a, **k))
     monkeypatch.setattr(load, "content_key", lambda image: hashes.append(image) or key(image))
     path = tmp_path / "scene.png"
-    tiny_models.picture(1).save(path)
+    tiny_models.sample_image(1).save(path)
     vlm.ask(path, QUESTION, method=method, max_new_tokens=2)
     assert (len(loads), len(hashes)) == (1, 1)
     list(vlm.batch([(path, "what ?"), (path, QUESTION)], method=method, max_new_tokens=2, progress=False))

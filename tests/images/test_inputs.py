@@ -1,4 +1,4 @@
-"""Pixels that are kept: the model is given what it would have been given, and a picture is processed once."""
+"""Pixels that are kept: the model is given what it would have been given, and an image is processed once."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from airvlm.vlm import VLM
 from tests import tiny_models
 from tests.checkpoints import save_llava
 
-OWN_PIXELS = {  # each picture's pixels are its own: a row of them, or patches with their grid
+OWN_PIXELS = {  # each image's pixels are its own: a row of them, or patches with their grid
     "llava",
     "vipllava",
     "paligemma",
@@ -31,12 +31,12 @@ OWN_PIXELS = {  # each picture's pixels are its own: a row of them, or patches w
 
 
 def request(text: str, *seeds: int, size: tuple[int, int] = (48, 40)) -> Request:
-    images = tuple(LoadedImage(tiny_models.picture(seed, size), f"{seed} {size}") for seed in seeds)
+    images = tuple(LoadedImage(tiny_models.sample_image(seed, size), f"{seed} {size}") for seed in seeds)
     return Request(images, f"{'<image> ' * len(seeds)}{text}")
 
 
 def batches() -> list[list[Request]]:
-    """Pictures come again in the same batch, in another one, beside others, and in other shapes."""
+    """Images come again in the same batch, in another one, beside others, and in other shapes."""
     return [
         [request("what ?", 1), request("how many ?", 2)],
         [request("is there a dog ?", 1), request("is there a cat ?", 1), request("what ?", 3)],
@@ -69,50 +69,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Counting:
-    """An image processor that counts the pictures it is given."""
+    """An image processor that counts the images it is given."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.pictures = inner, 0
+        self.inner, self.images = inner, 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def __call__(self, images: Any, **options: Any) -> Any:
         output = self.inner(images, **options)
-        self.pictures += len(output["pixel_values"])
+        self.images += len(output["pixel_values"])
         return output
 
 
-def test_many_questions_about_one_picture_process_it_once(folder: Path) -> None:
+def test_many_questions_about_one_image_process_it_once(folder: Path) -> None:
     vlm = VLM.load(folder)
     counting = vlm.processor.image_processor = Counting(vlm.processor.image_processor)
-    requests = [(tiny_models.picture(seed), "what ?") for seed in (1, 1, 2, 1, 2)]
+    requests = [(tiny_models.sample_image(seed), "what ?") for seed in (1, 1, 2, 1, 2)]
     first = [answer.text for answer in vlm.batch(requests, batch_size=2, max_new_tokens=4, progress=False)]
-    assert counting.pictures == 2
+    assert counting.images == 2
     assert vlm.processor.image_processor is counting  # whoever holds the processor finds it unchanged
     vlm.encoder.forget()
     assert [vlm.ask(*one, max_new_tokens=4).text for one in requests] == first
-    assert counting.pictures == 4
+    assert counting.images == 4
 
 
 def test_other_settings_of_the_image_processor_are_other_pixels(folder: Path) -> None:
     encoder = VLM.load(folder).encoder
-    picture = tiny_models.picture(1)
-    lent = encoder.pixels.lend(encoder.processor, {id(picture): "1"}).image_processor
-    plain = lent(images=[picture], return_tensors="pt")["pixel_values"]
-    raw = lent(images=[picture], return_tensors="pt", do_normalize=False)["pixel_values"]
+    image = tiny_models.sample_image(1)
+    lent = encoder.pixels.lend(encoder.processor, {id(image): "1"}).image_processor
+    plain = lent(images=[image], return_tensors="pt")["pixel_values"]
+    raw = lent(images=[image], return_tensors="pt", do_normalize=False)["pixel_values"]
     assert not torch.equal(plain, raw)
-    assert torch.equal(plain, lent([[picture]], return_tensors="pt")["pixel_values"])
+    assert torch.equal(plain, lent([[image]], return_tensors="pt")["pixel_values"])
     assert encoder.cache.computed["pixels"] == 2
 
 
-def test_a_picture_that_requests_share_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_requests_share_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airvlm.images import inputs as encoding
 
     read: list[Image.Image] = []
     load = encoding.read_image
     monkeypatch.setattr(encoding, "read_image", lambda source, **given: read.append(source) or load(source))
-    one, two = tiny_models.picture(1), tiny_models.picture(2)
+    one, two = tiny_models.sample_image(1), tiny_models.sample_image(2)
     encoder = VLM.load(folder).encoder
     rows = encoder.read_all([(one, "what ?"), ([two, one], "what ?"), (None, "what ?"), (one, "how many ?")])
     assert read == [one, two]

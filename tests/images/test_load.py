@@ -18,14 +18,14 @@ from airvlm.images.load import BadImage, load_image
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
 
 
-def encoded(picture, kind="PNG", **options):
+def encoded(image, kind="PNG", **options):
     file = io.BytesIO()
-    picture.save(file, kind, **options)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 
 @pytest.fixture
-def picture():
+def image():
     return Image.fromarray(PIXELS)
 
 
@@ -34,9 +34,9 @@ def same(loaded, pixels=PIXELS):
     np.testing.assert_array_equal(np.asarray(loaded), pixels)
 
 
-def test_every_source_gives_the_same_pixels(picture, tmp_path):
+def test_every_source_gives_the_same_pixels(image, tmp_path):
     path = tmp_path / "a.png"
-    picture.save(path)
+    image.save(path)
     for source in (
         path,
         str(path),
@@ -44,21 +44,21 @@ def test_every_source_gives_the_same_pixels(picture, tmp_path):
         PIXELS,
         PIXELS / 255.0,
         PIXELS.astype(np.int64),
-        picture,
+        image,
     ):
         same(load_image(source))
 
 
-def test_the_callers_image_is_never_changed_or_shared(picture):
-    loaded = load_image(picture)
+def test_the_callers_image_is_never_changed_or_shared(image):
+    loaded = load_image(image)
     loaded.putpixel((0, 0), (1, 2, 3))
-    same(picture)
+    same(image)
 
 
-def test_exif_orientation_is_applied(picture):
+def test_exif_orientation_is_applied(image):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show it rotated by 90 degrees clockwise
-    same(load_image(encoded(picture, exif=exif)), np.rot90(PIXELS, -1))
+    same(load_image(encoded(image, exif=exif)), np.rot90(PIXELS, -1))
 
 
 def test_transparency_is_laid_over_white():
@@ -91,9 +91,9 @@ def test_every_colour_mode_becomes_rgb(mode):
     assert load_image(Image.new(mode, (3, 2))).mode == "RGB"
 
 
-def test_damaged_files_are_refused(picture, tmp_path):
-    whole = encoded(picture, "JPEG")
-    for content in (b"", b"not an image", whole[: len(whole) // 2], encoded(picture)[:60]):
+def test_damaged_files_are_refused(image, tmp_path):
+    whole = encoded(image, "JPEG")
+    for content in (b"", b"not an image", whole[: len(whole) // 2], encoded(image)[:60]):
         with pytest.raises(BadImage, match=r"damaged|not a readable"):
             load_image(content)
     with pytest.raises(BadImage, match="does not exist"):
@@ -102,9 +102,9 @@ def test_damaged_files_are_refused(picture, tmp_path):
         load_image(tmp_path)
 
 
-def test_huge_images_are_refused_before_they_are_decoded(picture, monkeypatch):
+def test_huge_images_are_refused_before_they_are_decoded(image, monkeypatch):
     with pytest.raises(BadImage, match=r"17 x 12 pixels, at most 100"):
-        load_image(picture, max_pixels=100)
+        load_image(image, max_pixels=100)
     bomb = encoded(Image.new("1", (30000, 30000)))
     decoded = []
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.append(self))
@@ -135,8 +135,8 @@ def test_other_types_are_refused():
 
 
 @pytest.mark.parametrize("head", ["data:image/png;base64,", "DATA:;base64,"])
-def test_data_uris_hold_images(picture, head):
-    same(load_image(head + base64.b64encode(encoded(picture)).decode()))
+def test_data_uris_hold_images(image, head):
+    same(load_image(head + base64.b64encode(encoded(image)).decode()))
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_data_uris_that_hold_none_are_refused_in_one_short_line(uri, message):
 
 
 @pytest.fixture
-def server(picture, monkeypatch):
-    good = encoded(picture)
+def server(image, monkeypatch):
+    good = encoded(image)
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self):

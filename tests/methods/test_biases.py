@@ -7,30 +7,11 @@ import torch
 
 from airvlm.methods.biases import Shorter, YesNo, spellings
 from tests import tiny_models
-
-GREEDY = {"max_new_tokens": 6, "do_sample": False}
-
-
-@pytest.fixture
-def llava() -> Any:
-    model, processor = tiny_models.shared("llava")
-    return model, processor, tiny_models.inputs(processor, tiny_models.rows())
+from tests.methods.generated import GREEDY, generated
 
 
-def generated(llava: Any, method: Any, **options: Any) -> Any:
-    model, processor, batch = llava
-    images = [list(pictures) for _, pictures in tiny_models.rows()]
-    out = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    if method is None:
-        return model.generate(**batch, **GREEDY, **options, **out)
-    with method(model, processor, images=images) as run:
-        result = model.generate(**batch, **GREEDY, **options, **out)
-    result.report = run.report
-    return result
-
-
-def test_shorter_adds_its_bias_to_the_end_token_alone(llava: Any) -> None:
-    out = generated(llava, Shorter(bias=1.5))
+def test_shorter_adds_its_bias_to_the_end_token_alone() -> None:
+    out = generated(Shorter(bias=1.5))
     for scores, logits in zip(out.scores, out.logits, strict=True):
         change = torch.where(torch.isfinite(scores), scores - logits, 0.0)
         torch.testing.assert_close(change[:, 2], torch.full((4,), 1.5))
@@ -39,11 +20,11 @@ def test_shorter_adds_its_bias_to_the_end_token_alone(llava: Any) -> None:
     assert out.report.fired and len(out.report.rows) == 4
 
 
-def test_shorter_ends_answers(llava: Any) -> None:
-    assert generated(llava, Shorter(bias=1e4)).sequences.shape[1] < generated(llava, None).sequences.shape[1]
+def test_shorter_ends_answers() -> None:
+    assert generated(Shorter(bias=1e4)).sequences.shape[1] < generated(None).sequences.shape[1]
 
 
-def test_shorter_needs_no_picture() -> None:
+def test_shorter_needs_no_image() -> None:
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
     with Shorter(bias=1e4)(model, processor) as run:
@@ -52,19 +33,20 @@ def test_shorter_needs_no_picture() -> None:
 
 
 @pytest.mark.parametrize("method", [Shorter(bias=0.0), YesNo(bias=0.0)])
-def test_a_bias_of_0_is_vanilla_and_says_nothing(llava: Any, method: Any, recwarn: Any) -> None:
-    out, vanilla = generated(llava, method), generated(llava, None)
+def test_a_bias_of_0_is_vanilla_and_says_nothing(method: Any, recwarn: Any) -> None:
+    out, vanilla = generated(method), generated(None)
     assert torch.equal(out.sequences, vanilla.sequences)
     assert all(torch.equal(a, b) for a, b in zip(out.scores, vanilla.scores, strict=True))
     assert not out.report.fired and "0" in out.report.reason
     assert not [w for w in recwarn if "did not act" in str(w.message)]
 
 
-def test_yesno_makes_answers_yes_or_not(llava: Any) -> None:
-    yes = llava[1].tokenizer("yes", add_special_tokens=False)["input_ids"][0]
-    L = llava[2]["input_ids"].shape[1]
-    assert (generated(llava, YesNo(bias=1e4)).sequences[:, L] == yes).all()
-    assert (generated(llava, YesNo(bias=-1e4)).sequences[:, L] != yes).all()
+def test_yesno_makes_answers_yes_or_not() -> None:
+    _, processor = tiny_models.shared("llava")
+    yes = processor.tokenizer("yes", add_special_tokens=False)["input_ids"][0]
+    L = tiny_models.inputs(processor, tiny_models.rows())["input_ids"].shape[1]
+    assert (generated(YesNo(bias=1e4)).sequences[:, L] == yes).all()
+    assert (generated(YesNo(bias=-1e4)).sequences[:, L] != yes).all()
 
 
 def test_spellings_are_single_known_tokens() -> None:

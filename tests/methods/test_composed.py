@@ -24,7 +24,7 @@ VCD_ = VCD(beta=0.0)
 
 
 def images() -> list[Any]:
-    return [list(pictures) for _, pictures in tiny_models.rows()]
+    return [list(own) for _, own in tiny_models.rows()]
 
 
 def said(*methods: Method, family: str = "llava") -> tuple[Any, list[Any]]:
@@ -64,8 +64,8 @@ def test_each_part_has_its_own_report_for_every_row() -> None:
     report = run.report
     assert report.fired and [part.method["name"] for part in report.parts] == ["air", "vaf"]
     assert len(report.rows) == len(tiny_models.rows())
-    for row, (_, pictures) in zip(report.rows, tiny_models.rows(), strict=True):
-        assert row.fired is bool(pictures) and len(row.parts) == 2
+    for row, (_, images) in zip(report.rows, tiny_models.rows(), strict=True):
+        assert row.fired is bool(images) and len(row.parts) == 2
     assert report.crops == report.parts[0].crops
 
 
@@ -88,7 +88,7 @@ def test_a_composition_of_which_no_part_acts_warns_like_one_method() -> None:
         said(Composed(MemVR(threshold=1.1), MemVR(alpha=0.0)))
 
 
-def test_a_composition_without_a_picture_raises() -> None:
+def test_a_composition_without_an_image_raises() -> None:
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
     with pytest.raises(NeverFired, match="image token"):

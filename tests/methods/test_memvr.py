@@ -83,7 +83,7 @@ def test_the_mix_is_the_formula_evaluated_with_numpy_row_by_row(llava: Any) -> N
     plain = Watched(model, batch)
     u = entropy(model, plain.h[0])
     visual = (batch["input_ids"] == tiny_models.IMAGE).numpy()
-    threshold = float(np.sort(u[visual.any(1)])[1])  # fires in some rows with pictures, not in all
+    threshold = float(np.sort(u[visual.any(1)])[1])  # fires in some rows with images, not in all
     acted = Watched(model, batch, MemVR(alpha=0.3, threshold=threshold - 1e-6, layers=(1, 2)))
     for b in range(len(u)):
         y = plain.y[1][b]

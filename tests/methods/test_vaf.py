@@ -55,11 +55,11 @@ def direct(
     s = q @ k.swapaxes(-1, -2) * module.scaling  # (B, H, L, L)
     ids, real = batch["input_ids"].numpy(), batch["attention_mask"].numpy().astype(bool)
     for b in range(B):
-        picture = np.flatnonzero(ids[b] == tiny_models.IMAGE)
+        image = np.flatnonzero(ids[b] == tiny_models.IMAGE)
         for i in range(L):
-            if len(picture) and i > picture[0] and i not in picture:
+            if len(image) and i > image[0] and i not in image:
                 for j in range(L):
-                    a = enhance if j in picture else -suppress if real[b, j] and j < picture[0] else 0.0
+                    a = enhance if j in image else -suppress if real[b, j] and j < image[0] else 0.0
                     s[b, :, i, j] = (
                         s[b, :, i, j] * (1 + a) if faithful else s[b, :, i, j] + a * np.abs(s[b, :, i, j])
                     )
@@ -90,8 +90,8 @@ def test_scores_change_as_the_formula_says(faithful: bool, attention: str, padde
     assert not np.allclose(found[real], plain[real], atol=1e-3)
 
 
-def test_the_sign_safe_form_raises_and_the_faithful_form_may_lower_attention_to_the_picture() -> None:
-    s = torch.tensor([-4.0, -4.0, -3.0])  # two picture columns, one of text
+def test_the_sign_safe_form_raises_and_the_faithful_form_may_lower_attention_to_the_image() -> None:
+    s = torch.tensor([-4.0, -4.0, -3.0])  # two image columns, one of text
     for mean, lowered in ((s, True), (-s, False)):
         mass = mean.softmax(0)[:2].sum()
         w = torch.tensor([0.15, 0.15, 0.0])
@@ -100,7 +100,7 @@ def test_the_sign_safe_form_raises_and_the_faithful_form_may_lower_attention_to_
 
 
 @FORMS
-def test_only_rows_after_the_picture_change(faithful: bool) -> None:
+def test_only_rows_after_the_image_change(faithful: bool) -> None:
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows())
     _, plain = attention_pass(model, batch, 1)

@@ -115,7 +115,7 @@ def test_the_schedule_is_the_published_one(step: int, weights: tuple[float, floa
     assert schedule(step) == pytest.approx(weights, abs=0.005)
 
 
-def test_a_pictures_noise_depends_on_nothing_but_the_picture_and_the_seed() -> None:
+def test_a_images_noise_depends_on_nothing_but_the_image_and_the_seed() -> None:
     pixels = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
     one = noised({"pixel_values": pixels}, 500, 0)["pixel_values"]
@@ -126,7 +126,7 @@ def test_a_pictures_noise_depends_on_nothing_but_the_picture_and_the_seed() -> N
     assert noise.std().item() == pytest.approx(1, abs=0.1)
 
 
-def test_padding_is_no_picture_and_gets_no_noise() -> None:
+def test_padding_is_no_image_and_gets_no_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     tiles = torch.randn(1, 2, 3, 4, 4, generator=generator)
     padded = torch.cat([tiles, torch.zeros(1, 1, 3, 4, 4)], 1)

@@ -46,7 +46,7 @@ def test_parts_are_found(family: str) -> None:
 
 
 @families
-def test_encoded_pictures_are_what_the_decoder_reads(family: str) -> None:
+def test_encoded_images_are_what_the_decoder_reads(family: str) -> None:
     model, processor = tiny_models.shared(family)
     anatomy = Anatomy.of(model)
     batch = tiny_models.inputs(processor, tiny_models.rows())
@@ -56,24 +56,26 @@ def test_encoded_pictures_are_what_the_decoder_reads(family: str) -> None:
 
 
 @families
-def test_one_tensor_a_picture_and_each_as_if_alone(family: str) -> None:
+def test_one_tensor_an_image_and_each_as_if_alone(family: str) -> None:
     model, processor = tiny_models.shared(family)
     anatomy = Anatomy.of(model)
-    pictures = [tiny_models.picture(seed, size) for seed, size in enumerate([(48, 40), (20, 30), (40, 64)])]
-    together = anatomy.encode(anatomy.pixels(processor, pictures))
+    images = [
+        tiny_models.sample_image(seed, size) for seed, size in enumerate([(48, 40), (20, 30), (40, 64)])
+    ]
+    together = anatomy.encode(anatomy.pixels(processor, images))
     assert [z.ndim for z in together] == [2, 2, 2]
     assert {z.shape[1] for z in together} == {tiny_models.WIDTH}
-    for picture, z in zip(pictures, together, strict=True):
-        (alone,) = anatomy.encode(anatomy.pixels(processor, [picture]))
+    for image, z in zip(images, together, strict=True):
+        (alone,) = anatomy.encode(anatomy.pixels(processor, [image]))
         torch.testing.assert_close(z, alone, rtol=1e-4, atol=1e-4)
     assert not torch.equal(together[0][:4], together[1][:4])
 
 
-def test_the_tiles_of_a_picture_are_gathered() -> None:
+def test_the_tiles_of_an_image_are_gathered() -> None:
     model, processor = tiny_models.shared("internvl")
     anatomy = Anatomy.of(model)
     tiled = processor.image_processor(
-        [tiny_models.picture(0, (40, 64)), tiny_models.picture(1)], return_tensors="pt"
+        [tiny_models.sample_image(0, (40, 64)), tiny_models.sample_image(1)], return_tensors="pt"
     )
     tiled["tiles"] = torch.as_tensor(tiled.pop("num_patches"))
     assert [len(z) for z in anatomy.encode(tiled)] == [16 * n for n in tiled["tiles"].tolist()] == [48, 16]
@@ -83,17 +85,17 @@ def test_the_tiles_of_a_picture_are_gathered() -> None:
 def test_pixels_take_the_models_dtype(dtype: torch.dtype) -> None:
     model, processor = tiny_models.shared("llava", dtype=dtype)
     anatomy = Anatomy.of(model)
-    (z,) = anatomy.encode(anatomy.pixels(processor, [tiny_models.picture(0)]))
+    (z,) = anatomy.encode(anatomy.pixels(processor, [tiny_models.sample_image(0)]))
     assert z.dtype == dtype
 
 
 def test_an_image_processor_alone_serves() -> None:
     model, processor = tiny_models.shared("llava")
     anatomy = Anatomy.of(model)
-    pixels = anatomy.pixels(processor.image_processor, [tiny_models.picture(0)])
+    pixels = anatomy.pixels(processor.image_processor, [tiny_models.sample_image(0)])
     assert pixels["pixel_values"].shape == (1, 3, tiny_models.VIEW, tiny_models.VIEW)
     with pytest.raises(ValueError, match="processor"):
-        anatomy.pixels(None, [tiny_models.picture(0)])
+        anatomy.pixels(None, [tiny_models.sample_image(0)])
 
 
 def test_wrappers_are_looked_through() -> None:
@@ -167,7 +169,7 @@ def test_a_family_may_bring_an_anatomy_of_its_own(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
 def test_the_layout_of_pixels_is_what_the_family_says(family: str) -> None:
     _, processor = tiny_models.shared(family)
-    inputs = tiny_models.inputs(processor, [("USER: <image> what ASSISTANT:", [tiny_models.picture(1)])])
+    inputs = tiny_models.inputs(processor, [("USER: <image> what ASSISTANT:", [tiny_models.sample_image(1)])])
     assert ("image_grid_thw" in inputs) is (FAMILIES[family].layout == "patches")
     if FAMILIES[family].layout == "images":
         assert inputs["pixel_values"].shape[0] == 1 and inputs["pixel_values"].ndim == 4

@@ -81,7 +81,7 @@ def test_pickled_weights_are_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_a_template_is_asked_in_llavas_own_form(tmp_path: Path) -> None:
     vlm = VLM.load(save_llava(tmp_path / "plain", template=None))
-    answer = vlm.ask(tiny_models.picture(1), "what ?", max_new_tokens=2)
+    answer = vlm.ask(tiny_models.sample_image(1), "what ?", max_new_tokens=2)
     assert answer.prompt == "USER: <image>\nwhat ? ASSISTANT:"
 
 
@@ -97,20 +97,20 @@ def lora(folder: Path, target: Path) -> Path:
 def test_an_adapter_acts_and_air_acts_on_top_of_it(folder: Path, tmp_path: Path) -> None:
     adapter = lora(folder, tmp_path / "lora")
     base, tuned = VLM.load(folder), VLM.load(folder, adapter=adapter)
-    picture = tiny_models.picture(1)
+    image = tiny_models.sample_image(1)
     assert tuned.name == f"{folder}+lora"
     assert tuned.fingerprint != base.fingerprint
-    vanilla = tuned.ask(picture, QUESTION, max_new_tokens=8)
-    assert vanilla.text != base.ask(picture, QUESTION, max_new_tokens=8).text
+    vanilla = tuned.ask(image, QUESTION, max_new_tokens=8)
+    assert vanilla.text != base.ask(image, QUESTION, max_new_tokens=8).text
     air = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
-    report = tuned.ask(picture, QUESTION, method=air, max_new_tokens=8).report
+    report = tuned.ask(image, QUESTION, method=air, max_new_tokens=8).report
     assert report is not None
     assert report.fired
-    likely = tuned.likelihood(picture, QUESTION, ["yes", "no"])
-    assert tuned.likelihood(picture, QUESTION, ["yes", "no"], method=air) != likely
+    likely = tuned.likelihood(image, QUESTION, ["yes", "no"])
+    assert tuned.likelihood(image, QUESTION, ["yes", "no"], method=air) != likely
     off = replace(air, strength=0.0)
-    assert tuned.likelihood(picture, QUESTION, ["yes", "no"], method=off) == likely
-    assert tuned.likelihood(picture, QUESTION, ["yes", "no"]) == likely
+    assert tuned.likelihood(image, QUESTION, ["yes", "no"], method=off) == likely
+    assert tuned.likelihood(image, QUESTION, ["yes", "no"]) == likely
 
 
 def test_an_adapter_with_pickled_weights_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_an_adapter_with_pickled_weights_is_refused(folder: Path, tmp_path: Path
 
 
 def test_weights_sharded_over_devices_answer_alike(folder: Path) -> None:
-    picture = tiny_models.picture(1)
+    image = tiny_models.sample_image(1)
     mapped = VLM.load(folder, device_map="cpu", dtype=torch.float32)
     assert (
-        mapped.ask(picture, QUESTION, max_new_tokens=6).text
-        == VLM.load(folder).ask(picture, QUESTION, max_new_tokens=6).text
+        mapped.ask(image, QUESTION, max_new_tokens=6).text
+        == VLM.load(folder).ask(image, QUESTION, max_new_tokens=6).text
     )
 
 
@@ -148,7 +148,7 @@ def test_a_missing_weight_is_an_error_unless_allowed(folder: Path, tmp_path: Pat
     broken = without(folder, tmp_path / "broken", drop)
     with pytest.raises(LoadError, match=r"1 weights are missing .*up_proj.*--allow-missing"):
         VLM.load(broken)
-    assert VLM.load(broken, allow_missing=True).ask(tiny_models.picture(1), QUESTION, max_new_tokens=1)
+    assert VLM.load(broken, allow_missing=True).ask(tiny_models.sample_image(1), QUESTION, max_new_tokens=1)
 
 
 def test_a_weight_of_another_shape_is_an_error_unless_allowed(folder: Path, tmp_path: Path) -> None:

@@ -49,4 +49,4 @@ def test_controls_stand_beside_no_row_of_the_paper() -> None:
     from airvlm.reporting.layout import paper_method
 
     assert paper_method("air-paper:keep=3") == paper_method("air") == "air"
-    assert paper_method("air-other-picture") is None
+    assert paper_method("air-other-image") is None

@@ -42,7 +42,7 @@ def test_descriptions_score_as_the_official_script_prints(answers: str, expected
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """AMBER's files for one picture and four questions."""
+    """AMBER's files for one image and four questions."""
     (tmp_path / "relation.json").write_text(json.dumps({"sea": ["water"], "dog": [], "cat": [], "sun": []}))
     (tmp_path / "safe_words.txt").write_text("light\nsign")
     notes: list[dict[str, object]] = [

@@ -113,6 +113,24 @@ def test_unknown_tasks_and_options_are_answered_with_those_that_exist() -> None:
         load_task("chair", word="pattern")
 
 
-def test_items_about_one_picture_share_their_unit_of_resampling() -> None:
-    assert Item("q1", None, "", meta={"picture": "p"}).picture == "p"
-    assert Item("q1", None, "").picture == "q1"
+def test_items_about_one_image_share_their_unit_of_resampling() -> None:
+    assert Item("q1", None, "", meta={"group": "p"}).group == "p"
+    assert Item("q1", None, "").group == "q1"
+
+
+def test_former_names_of_the_unit_of_resampling_still_work() -> None:
+    with pytest.warns(DeprecationWarning, match="is now called"):
+        assert Item("q1", None, "", meta={"picture": "p"}).group == "p"
+    with pytest.warns(DeprecationWarning, match="now called Item.group"):
+        assert Item("q1", None, "").picture == "q1"
+    with pytest.warns(DeprecationWarning, match="now called Scores.groups"):
+        assert Scores([{"n": 1.0}], {}, ["p"]).pictures == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("hallusionbench", "pictures_only", "images_only"), ("gpt4v", "pictures", "images")],
+)
+def test_former_names_of_options_still_work(name: str, old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old} is now called {new}"):
+        assert getattr(load_task(name, **{old: 1}), new) == 1

@@ -39,7 +39,7 @@ def test_scores_are_the_official_ones(part: str) -> None:
     means = [metrics[f"BLEU-{n}-image"] / 100 for n in range(1, 5)]
     assert means == pytest.approx(official["mean_sentence_bleu1..4"], rel=1e-9)
     assert metrics["BLEU"] / 100 == pytest.approx(official["halc_bleu"], rel=1e-9)
-    for image, counts in zip(scores.pictures, scores.per_item, strict=True):
+    for image, counts in zip(scores.groups, scores.per_item, strict=True):
         own = [counts[f"bleu_own_{n}"] for n in range(1, 5)]
         assert own == pytest.approx(official["per_image"][image], rel=1e-6)
 

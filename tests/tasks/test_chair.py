@@ -125,7 +125,7 @@ def test_an_unfinished_description_has_no_complete_sentence() -> None:
     assert complete_sentences("A dog on a") == ""
 
 
-def test_the_list_of_pictures_is_fixed_by_its_seed_alone_and_splits_are_disjoint() -> None:
+def test_the_list_of_images_is_fixed_by_its_seed_alone_and_splits_are_disjoint() -> None:
     ids = [str(i) for i in range(4000)]
     test = seeded_images(ids, 0, "test")
     assert test == seeded_images(list(reversed(ids)), 0, "test") and len(test) == 500
@@ -138,7 +138,7 @@ def test_the_list_of_pictures_is_fixed_by_its_seed_alone_and_splits_are_disjoint
 
 @pytest.fixture
 def coco(tmp_path: Path) -> Path:
-    """A COCO folder of three pictures."""
+    """A COCO folder of three images."""
     notes = tmp_path / "annotations"
     notes.mkdir()
     (tmp_path / "val2014").mkdir()
@@ -162,7 +162,7 @@ def coco(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_objects_of_a_picture_are_its_instances_and_what_its_captions_name(coco: Path) -> None:
+def test_objects_of_an_image_are_its_instances_and_what_its_captions_name(coco: Path) -> None:
     assert read_objects(coco, "pattern") == {"1": {"dog"}, "2": {"chair", "person"}, "3": set()}
     assert read_objects(coco / "annotations", "wordnet")["1"] == {"dog", "bus"}
 
@@ -185,7 +185,7 @@ def test_descriptions_are_scored_against_a_folder_or_a_file_of_names(coco: Path,
     assert Chair().rescore(answers, names).metrics["recall"] == 100
 
 
-def test_a_picture_that_the_truth_does_not_know_is_an_error(tmp_path: Path) -> None:
+def test_an_image_that_the_truth_does_not_know_is_an_error(tmp_path: Path) -> None:
     answers, names = tmp_path / "answers.jsonl", tmp_path / "names.json"
     answers.write_text('{"image_id": 5, "caption": "A dog"}\n')
     names.write_text('{"6": ["dog"]}')

@@ -60,7 +60,7 @@ def data(folder: Path) -> Path:
     return folder
 
 
-def test_questions_without_a_picture_are_asked_without_one(tmp_path: Path) -> None:
+def test_questions_without_an_image_are_asked_without_one(tmp_path: Path) -> None:
     items = HallusionBench(data(tmp_path)).items()
     assert [item.image for item in items] == [
         None,
@@ -68,10 +68,10 @@ def test_questions_without_a_picture_are_asked_without_one(tmp_path: Path) -> No
         tmp_path / "hallusion_bench/VS/chart/0_2.png",
     ]
     assert [item.truth for item in items] == ["yes", "yes", "no"]
-    assert len(HallusionBench(tmp_path, pictures_only=True).items()) == 2
+    assert len(HallusionBench(tmp_path, images_only=True).items()) == 2
 
 
-def test_not_knowing_is_right_only_without_a_picture(tmp_path: Path) -> None:
+def test_not_knowing_is_right_only_without_an_image(tmp_path: Path) -> None:
     task = HallusionBench(data(tmp_path), grading="string")
     scores = task.score(task.items(), ["It is hard to tell.", "Hard to tell.", "No."])
     assert scores.metrics["aAcc"] == pytest.approx(200 / 3)

@@ -280,7 +280,7 @@ def test_a_rating_is_named_once_or_it_is_missing(verdict: str, rating: int | Non
 # -- accuracy and detailedness
 
 
-def pictures(folder: Path, n: int = 3) -> Path:
+def images(folder: Path, n: int = 3) -> Path:
     for i in range(n):
         Image.new("RGB", (2000, 10), (i, 0, 0)).save(folder / f"p{i}.png")
     return folder
@@ -292,9 +292,9 @@ def prefers_long(prompt: str, n: int) -> str:
     return f"Accuracy: {a} {b}\nReason: x\nDetailedness: {a} {b}\nReason: y"
 
 
-def test_gpt4v_compares_two_methods_in_both_orders_with_the_picture(tmp_path: Path) -> None:
+def test_gpt4v_compares_two_methods_in_both_orders_with_the_image(tmp_path: Path) -> None:
     with FakeJudge(prefers_long) as fake:
-        task = GPT4V(pictures(tmp_path), judge=judge_at(fake), against=tmp_path / "vanilla.jsonl")
+        task = GPT4V(images(tmp_path), judge=judge_at(fake), against=tmp_path / "vanilla.jsonl")
         items = task.items()
         stored = [{"item": i.id, "fingerprint": "f", "method": None, "text": "short"} for i in items]
         others = [
@@ -311,7 +311,7 @@ def test_gpt4v_compares_two_methods_in_both_orders_with_the_picture(tmp_path: Pa
 
 def test_gpt4v_takes_both_sides_from_one_run(tmp_path: Path) -> None:
     with FakeJudge(prefers_long) as fake:
-        task = GPT4V(pictures(tmp_path), judge=judge_at(fake), method="air")
+        task = GPT4V(images(tmp_path), judge=judge_at(fake), method="air")
         said = {None: "short", "air": "much longer", "vcd": "x"}
         records = [
             {"item": i.id, "fingerprint": "f", "method": name and {"name": name}, "text": text}
@@ -326,7 +326,7 @@ def test_gpt4v_takes_both_sides_from_one_run(tmp_path: Path) -> None:
 
 
 def test_gpt4v_without_the_other_answers_scores_nothing_and_says_how(tmp_path: Path) -> None:
-    task = GPT4V(pictures(tmp_path))
+    task = GPT4V(images(tmp_path))
     alone = task.score(task.items(), ["a", "b c", None])
     assert (alone.metrics, alone.missing) == ({"length": 1.5}, 1)
     assert "--set method=NAME" in alone.notes[0]

@@ -28,7 +28,7 @@ def test_every_golden_prediction_is_read_as_the_official_code_reads_it() -> None
 def test_every_golden_circle_is_hit_or_missed_as_officially() -> None:
     path = golden("mmbench", "circular.json")
     scores = load_task("mmbench").rescore(path)
-    hits = {p: c["hits"] for p, c in zip(scores.pictures, scores.per_item) if "hits" in c}
+    hits = {p: c["hits"] for p, c in zip(scores.groups, scores.per_item) if "hits" in c}
     official = {c["name"]: (c["prefetch_result"] or {"hit": 0})["hit"] for c in json.loads(path.read_text())}
     assert hits == official
     assert scores.unparsed == 1  # "hmm": officially left to a judge, without one wrong
@@ -60,9 +60,9 @@ def test_the_strict_parser_does_not_take_an_article_for_a_letter(answer: str, le
 def table(folder: Path, circled: bool) -> Path:
     data = io.BytesIO()
     Image.new("RGB", (40, 30), "red").save(data, "JPEG")
-    picture = base64.b64encode(data.getvalue()).decode()
-    rows = [["1", picture, "What is it?", "", "cat", "dog", "", "", "A", "x", "logic_reasoning"]]
-    rows += [["2", picture, 'A "tab" question', "look", "1", "2", "3", "4", "D", "x", "coarse_perception"]]
+    image = base64.b64encode(data.getvalue()).decode()
+    rows = [["1", image, "What is it?", "", "cat", "dog", "", "", "A", "x", "logic_reasoning"]]
+    rows += [["2", image, 'A "tab" question', "look", "1", "2", "3", "4", "D", "x", "coarse_perception"]]
     if circled:
         rows += [["1000001", "1", "What is it?", "", "dog", "cat", "", "", "B", "x", "logic_reasoning"]]
     head = ["index", "image", "question", "hint", "A", "B", "C", "D", "answer", "category", "l2-category"]
@@ -80,9 +80,9 @@ def test_a_table_without_rotations_gets_them(tmp_path: Path) -> None:
         *[("1", "A"), ("1000001", "B")],
         *[("2", "D"), ("1000002", "A"), ("2000002", "B"), ("3000002", "C")],
     ]
-    assert all(item.meta["options"][item.truth] == ("cat" if item.picture == "1" else "4") for item in items)
-    assert {item.image for item in items if item.picture == "2"} == {
-        tmp_path / "MMBench_DEV_EN_pictures" / "2.jpg"
+    assert all(item.meta["options"][item.truth] == ("cat" if item.group == "1" else "4") for item in items)
+    assert {item.image for item in items if item.group == "2"} == {
+        tmp_path / "MMBench_DEV_EN_images" / "2.jpg"
     }
     assert Image.open(items[0].image).size == (40, 30)
 
@@ -132,7 +132,7 @@ def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_understood_and_wrong() -> None:
-    item = Item("1", None, "?", "A", {"options": CHOICES, "ability": "", "picture": "1"})
+    item = Item("1", None, "?", "A", {"options": CHOICES, "ability": "", "group": "1"})
     scores = MMBench().score([item], ["I can't process this file."])
     assert (scores.metrics["accuracy"], scores.unparsed) == (0.0, 0)
 

@@ -61,12 +61,12 @@ def test_parsers_read_as_their_originals(text: str, official: str | None, lmms: 
     assert MME(parser="lmms").parse(item, text) == lmms
 
 
-def pair(subtask: str, picture: str) -> list[Item]:
-    meta = {"subtask": subtask, "picture": picture}
-    return [Item(f"{picture}/0", None, "?", "yes", meta), Item(f"{picture}/1", None, "?", "no", meta)]
+def pair(subtask: str, image: str) -> list[Item]:
+    meta = {"subtask": subtask, "group": image}
+    return [Item(f"{image}/0", None, "?", "yes", meta), Item(f"{image}/1", None, "?", "no", meta)]
 
 
-def test_acc_plus_counts_pictures_with_both_answers_right() -> None:
+def test_acc_plus_counts_images_with_both_answers_right() -> None:
     items = pair("count", "a") + pair("count", "b")
     scores = MME().score(items, ["yes", "no", "yes", "yes"])
     assert scores.metrics["count"] == 75.0 + 50.0
@@ -77,7 +77,7 @@ def test_an_empty_answer_is_wrong_and_counted_as_unparsed() -> None:
     assert (scores.metrics["accuracy"], scores.unparsed, scores.missing) == (50.0, 1, 0)
 
 
-def test_a_missing_answer_takes_its_picture_out_of_acc_plus() -> None:
+def test_a_missing_answer_takes_its_image_out_of_acc_plus() -> None:
     scores = MME().score(pair("count", "a") + pair("count", "b"), ["yes", None, "yes", "no"])
     assert scores.missing == 1
     assert scores.metrics["accuracy_plus"] == 100.0
@@ -90,7 +90,7 @@ def test_totals_over_subtasks_that_were_not_asked_are_not_claimed() -> None:
     assert "existence" in scores.notes[0]
 
 
-def test_resampled_pictures_give_the_score_of_those_pictures() -> None:
+def test_resampled_images_give_the_score_of_those_images() -> None:
     items, answers = pair("count", "a") + pair("count", "b"), ["yes", "no", "no", "no"]
     scores = MME().score(items, answers)
     only_a_twice = np.array([[2, 2, 0, 0]])
@@ -104,12 +104,12 @@ def release(folder: Path) -> Path:
     (inner / "questions_answers_YN").mkdir()
     flat.mkdir()
     lines = "Is there a cat? Please answer yes or no.\tYes\nIs there a dog? Please answer yes or no.\tNo\n"
-    for text, picture in (
+    for text, image in (
         (flat / "1.txt", flat / "1.png"),
         (inner / "questions_answers_YN/7.txt", inner / "images/7.jpg"),
     ):
         text.write_text(lines)
-        Image.new("RGB", (8, 8)).save(picture)
+        Image.new("RGB", (8, 8)).save(image)
     return folder
 
 

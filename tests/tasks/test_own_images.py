@@ -55,7 +55,7 @@ def test_chair_describes_the_labelled_images_that_are_there(folder: Path) -> Non
 def test_pope_asks_about_the_labels(folder: Path, name: str) -> None:
     items = load_task(name, folder, objects=str(folder / "labels.json")).items()
     assert len(items) == 3 * 3 * 6 and {item.truth for item in items} == {"yes", "no"}
-    asked = {item.question for item in items if item.picture == "cat.jpg" and item.truth == "yes"}
+    asked = {item.question for item in items if item.group == "cat.jpg" and item.truth == "yes"}
     assert asked == {f"Is there a {name} in the image?" for name in LABELS["cat.jpg"]}
 
 
@@ -99,7 +99,7 @@ def test_splits_that_the_labels_name_are_asked_as_a_whole_in_their_order(folder:
     )
     assert [item.id for item in chair.items()] == ["bus", "cat"]
     assert [item.id for item in chair.items(split="calibration")] == ["7"]
-    assert {item.picture for item in pope.items()} == {"sub/bus.jpg", "cat.jpg"}
+    assert {item.group for item in pope.items()} == {"sub/bus.jpg", "cat.jpg"}
     assert list(annotated_objects(folder, split="calibration", labels=file)) == ["000000000007.png"]
     for task in (chair, pope):
         with pytest.raises(

@@ -31,7 +31,7 @@ def test_real_answers_score_as_published(parser: str) -> None:
         "yes_ratio": 47.5,
     }
     assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected, abs=5e-5)
-    assert len(set(scores.pictures)) == 500
+    assert len(set(scores.groups)) == 500
 
 
 def test_answers_are_matched_by_question_whatever_their_order(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def _item() -> Item:
     return Item("1", None, "Is there a dog in the image?", "yes")
 
 
-def test_the_nine_files_and_their_pictures_come_from_the_users_folder(tmp_path: Path) -> None:
+def test_the_nine_files_and_their_images_come_from_the_users_folder(tmp_path: Path) -> None:
     for setting in SETTINGS:
         _write(tmp_path / f"coco_pope_{setting}.json", TRUTH)
     with pytest.raises(TaskDataMissing, match=r"no image a\.jpg"):
@@ -118,7 +118,7 @@ def test_the_nine_files_and_their_pictures_come_from_the_users_folder(tmp_path: 
     (tmp_path / "val2014" / "a.jpg").write_bytes(b"")
     items = Pope(tmp_path).items()
     assert len(items) == 6 and len({item.id for item in items}) == 6
-    assert {item.picture for item in items} == {"a.jpg"}
+    assert {item.group for item in items} == {"a.jpg"}
     assert [item.meta["setting"] for item in Pope(tmp_path).items(limit=4)] == ["random"] * 2 + [
         "popular",
         "adversarial",

@@ -1,4 +1,4 @@
-"""POPE's questions made from any annotated pictures."""
+"""POPE's questions made from any annotated images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_built_questions_are_true_and_balanced(setting: Setting) -> None:
 def test_popular_asks_for_the_frequent_and_adversarial_for_companions() -> None:
     wrong = {s: [r["text"] for r in build_questions(WORLD, s) if r["label"] == "no"] for s in SETTINGS}
     assert wrong["popular"][-3] == "Is there a person in the image?"
-    assert wrong["adversarial"][0] == "Is there a frisbee in the image?"  # with picture 1's dog in picture 2
+    assert wrong["adversarial"][0] == "Is there a frisbee in the image?"  # with image 1's dog in image 2
 
 
 def test_built_questions_depend_on_the_seed_alone() -> None:

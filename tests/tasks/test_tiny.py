@@ -67,15 +67,15 @@ def test_true_answers_score_full_marks_and_half_of_them_are_yes(name: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_always_yes_gets_no_picture_right(kind: str) -> None:
+def test_always_yes_gets_no_image_right(kind: str) -> None:
     task = load_task(f"tiny-{kind}")
     items = task.items(60)
     metrics = task.score(items, ["Yes"] * 60).metrics
     assert metrics["accuracy+"] == 0 and metrics["score"] == 50
-    assert len({item.picture for item in items}) == 30
+    assert len({item.group for item in items}) == 30
 
 
-def test_pope_has_its_three_kinds_on_the_same_pictures() -> None:
+def test_pope_has_its_three_kinds_on_the_same_images() -> None:
     items = load_task("tiny-pope").items(30)
     assert [item.meta["setting"] for item in items] == [s for s in SETTINGS for _ in range(10)]
     assert len({item.id for item in items}) == 30
@@ -83,7 +83,7 @@ def test_pope_has_its_three_kinds_on_the_same_pictures() -> None:
     assert "f1-mean" in load_task("tiny-pope").score(items, ["Yes"] * 30).metrics
 
 
-def test_splits_share_no_picture() -> None:
+def test_splits_share_no_image() -> None:
     ids = [{item.id for item in load_task("tiny-chair").items(split=split)} for split in tiny.SPLITS]
     assert not (ids[0] & ids[1] or ids[1] & ids[2] or ids[0] & ids[2])
 

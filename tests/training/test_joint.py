@@ -1,4 +1,4 @@
-"""Packing exchanges behind one picture changes the cost, and nothing else."""
+"""Packing exchanges behind one image changes the cost, and nothing else."""
 
 import random
 

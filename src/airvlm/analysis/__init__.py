@@ -1,1 +1,1 @@
-"""Pictures and figures of what methods do."""
+"""Drawings and figures of what methods do."""

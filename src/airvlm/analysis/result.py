@@ -42,10 +42,10 @@ class Analysis:
     def save(self, folder: Path) -> tuple[Path, Path]:
         """NAME.png and NAME.json in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        picture, numbers = folder / f"{self.name}.png", folder / f"{self.name}.json"
-        self.figure.savefig(picture, dpi=130, bbox_inches="tight")
+        image, numbers = folder / f"{self.name}.png", folder / f"{self.name}.json"
+        self.figure.savefig(image, dpi=130, bbox_inches="tight")
         write_atomically(numbers, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
-        return picture, numbers
+        return image, numbers
 
 
 def canvas(rows: int, columns: int, size: tuple[float, float], **more: Any) -> tuple[Figure, Any]:

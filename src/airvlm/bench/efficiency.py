@@ -39,7 +39,7 @@ class Subject:
     name: str
     note: str  # what a reader must know of it
     ask: Ask  # (method, image, tokens): one answer of exactly so many tokens
-    picture: Callable[[int], Image.Image]  # images that differ, by number
+    image: Callable[[int], Image.Image]  # images that differ, by number
     device: torch.device
 
 
@@ -84,7 +84,7 @@ def measure(
     chosen = list(methods.values())
     # The first answer allocates what all later ones use again: nobody's memory, so it is not measured.
     progress(f"{subject.name}: an answer that is not measured")
-    _asked(subject, chosen[0], subject.picture(0), tokens)
+    _asked(subject, chosen[0], subject.image(0), tokens)
     number = 1
     for turn in range(repeats + 1):
         taken = [0.0] * len(costs)
@@ -92,13 +92,13 @@ def measure(
         for place in range(len(costs)):
             i = (place + turn) % len(costs)
             progress(f"{subject.name}: turn {turn} of {repeats}, {costs[i].method}")
-            picture = subject.picture(number)
+            image = subject.image(number)
             number += 1
             if turn == 0:
-                costs[i].memory = _peak(subject, chosen[i], picture, tokens)
+                costs[i].memory = _peak(subject, chosen[i], image, tokens)
                 continue
             started = time.perf_counter()
-            report = _asked(subject, chosen[i], picture, tokens)
+            report = _asked(subject, chosen[i], image, tokens)
             taken[i] = time.perf_counter() - started
             costs[i].acted += report is not None and report.fired
         if turn:
@@ -108,34 +108,34 @@ def measure(
     return costs
 
 
-def _asked(subject: Subject, method: Method | None, picture: Image.Image, tokens: int) -> Report | None:
+def _asked(subject: Subject, method: Method | None, image: Image.Image, tokens: int) -> Report | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DidNotAct)  # counted, and shown in the table
-        report = subject.ask(method, picture, tokens)
+        report = subject.ask(method, image, tokens)
     if subject.device.type == "cuda":
         torch.cuda.synchronize(subject.device)
     return report
 
 
-def _peak(subject: Subject, method: Method | None, picture: Image.Image, tokens: int) -> int | None:
+def _peak(subject: Subject, method: Method | None, image: Image.Image, tokens: int) -> int | None:
     """Peak memory of one answer above what was held before it."""
     if subject.device.type == "cuda":
         gc.collect()
         torch.cuda.reset_peak_memory_stats(subject.device)
         before = torch.cuda.memory_allocated(subject.device)
-        _asked(subject, method, picture, tokens)
+        _asked(subject, method, image, tokens)
         return int(torch.cuda.max_memory_allocated(subject.device) - before)
     held = begin_peak() if subject.device.type == "cpu" else None
-    _asked(subject, method, picture, tokens)
+    _asked(subject, method, image, tokens)
     return None if held is None else max(0, peak() - held)
 
 
 def vlm_subject(vlm: VLM, note: str = "") -> Subject:
-    """A model that answers: the embedded one shows its own scenes, others noise pictures."""
+    """A model that answers: the embedded one shows its own scenes, others noise images."""
 
-    def ask(method: Method | None, picture: Image.Image, tokens: int) -> Report | None:
+    def ask(method: Method | None, image: Image.Image, tokens: int) -> Report | None:
         fixed = {"max_new_tokens": tokens, "min_new_tokens": tokens}
-        return vlm.ask(picture, DESCRIBE, method=method, **fixed).report
+        return vlm.ask(image, DESCRIBE, method=method, **fixed).report
 
     return Subject(vlm.name, note, ask, _scene if vlm.name == "tiny" else _drawn, vlm.model.device)
 
@@ -143,14 +143,14 @@ def vlm_subject(vlm: VLM, note: str = "") -> Subject:
 def wide_subject(wide: WideLlava, note: str) -> Subject:
     """LLaVA's real widths, random weights."""
 
-    def ask(method: Method | None, picture: Image.Image, tokens: int) -> Report | None:
+    def ask(method: Method | None, image: Image.Image, tokens: int) -> Report | None:
         fixed = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-        inputs = wide.inputs(picture)
+        inputs = wide.inputs(image)
         with torch.no_grad():
             if method is None:
                 wide.model.generate(**inputs, **fixed)
                 return None
-            with method(wide.model, wide.processor, images=[[picture]], check_images=False) as run:
+            with method(wide.model, wide.processor, images=[[image]], check_images=False) as run:
                 wide.model.generate(**inputs, **fixed)
         return run.report
 
@@ -159,8 +159,8 @@ def wide_subject(wide: WideLlava, note: str) -> Subject:
 
 def _scene(number: int) -> Image.Image:
     scenes = tiny.scenes("test")
-    with Image.open(scenes[number % len(scenes)].path) as picture:
-        return picture.convert("RGB")
+    with Image.open(scenes[number % len(scenes)].path) as image:
+        return image.convert("RGB")
 
 
 def _drawn(number: int, size: tuple[int, int] = (640, 480)) -> Image.Image:

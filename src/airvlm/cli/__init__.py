@@ -139,6 +139,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         with warnings.catch_warnings():
+            # our own names that changed: whoever types them is told
+            warnings.filterwarnings("default", category=DeprecationWarning, module=r"airvlm\b")
             warnings.showwarning = lambda message, *rest, **more: warn(message)
             result = command.main(args=arguments, prog_name="airvlm", standalone_mode=False)
         if result == INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing

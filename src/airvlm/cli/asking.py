@@ -25,6 +25,7 @@ __all__ = [
     "chosen_method",
     "decoding",
     "explained",
+    "label_of",
     "load",
     "load_for",
     "loading_options",
@@ -145,6 +146,13 @@ def decoding(how: Asking) -> dict[str, Any]:
             raise Failure("--stop: the text to stop at is empty")
         options["stop_strings"] = list(how.stop)
     return options
+
+
+def label_of(name: str) -> str:
+    """What tables call the method: as it was typed, with today's names."""
+    from airvlm.methods import names
+
+    return names.label_of(name)
 
 
 def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | None:

@@ -36,7 +36,7 @@ def compare(
     names = method or ["none", "air"]
     if len(set(names)) < len(names):
         raise Failure("--method: the same method is named twice")
-    chosen = {name: asking.chosen_method(name) for name in names}
+    chosen = {asking.label_of(name): asking.chosen_method(name) for name in names}
     asking.check_question(question)
     images = asking.read_images(image, how)
     generation = asking.decoding(how)

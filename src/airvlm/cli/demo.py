@@ -59,8 +59,8 @@ def demo(
     report = answers[method].report
     assert report is not None, "an answer under a method has its report"
     output.parent.mkdir(parents=True, exist_ok=True)
-    with Image.open(shown.path) as picture:
-        draw_look(picture.convert("RGB"), report).save(output)
+    with Image.open(shown.path) as image:
+        draw_look(image.convert("RGB"), report).save(output)
     if json:
         emit(_json(shown, vlm, answers, output))
         return
@@ -133,5 +133,6 @@ def _json(scene: BundledScene, vlm: VLM, answers: dict[str, Answer], output: Pat
         | {"wrong": wrong(answer.text, scene), "missed": missed(answer.text, scene)}
         for name, answer in answers.items()
     }
-    where = {"scene": scene.id, "picture": str(scene.path), "truth": list(scene.names), "output": str(output)}
+    where = {"scene": scene.id, "image": str(scene.path), "truth": list(scene.names), "output": str(output)}
+    where["picture"] = where["image"]  # the field's former name
     return where | {"model": vlm.name, "answers": shown}

@@ -73,7 +73,7 @@ def evaluate(
 
     airvlm evaluate tiny-chair --shard 0/4 --out runs/tiny
     """
-    methods = {name: asking.chosen_method(name) for name in (method or ["air"])}
+    methods = {asking.label_of(name): asking.chosen_method(name) for name in (method or ["air"])}
     place_here = answering.place(shard)
     asked = answering.ask_tasks(task, how, max_new_tokens=how.max_new_tokens)
     if matched:

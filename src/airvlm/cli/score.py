@@ -145,7 +145,7 @@ def _spent() -> dict[str, int]:
 def _figures(scores: Scores) -> dict[str, Estimate]:
     from airvlm.evaluation.statistics import Draws, Sample
 
-    sample = Sample(scores, Draws(scores.pictures, DRAWS))
+    sample = Sample(scores, Draws(scores.groups, DRAWS))
     return {name: sample.estimate(name) for name in scores.definitions}
 
 

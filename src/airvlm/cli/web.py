@@ -50,6 +50,8 @@ def web(
         auth=("airvlm", password) if password else None,
         share=False,
         max_file_size="32mb",
-        allowed_paths=[str(tiny.scenes("test")[0].path.parent)],  # gradio shows no file of a folder it was not told
+        allowed_paths=[
+            str(tiny.scenes("test")[0].path.parent)
+        ],  # gradio shows no file of a folder it was not told
         css=CSS,
     )

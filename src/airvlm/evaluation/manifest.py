@@ -13,6 +13,7 @@ from typing import Any
 
 from airvlm.evaluation.plan import Asked, ModelFacts, versions
 from airvlm.evaluation.store import Json, StoreError
+from airvlm.methods.names import label_of
 from airvlm.storage.jsonl import locked
 
 __all__ = ["MANIFEST", "note", "read"]
@@ -39,7 +40,26 @@ def read(folder: Path) -> Json:
     trouble = _trouble(content)
     if trouble:
         raise StoreError(f"{path}: {trouble}")
-    found: Json = content
+    return _with_labels_of_today(content)
+
+
+def _with_labels_of_today(content: Json) -> Json:
+    """Methods that were renamed since, by the labels that a command of today would write."""
+    methods = {label_of(label): method for label, method in content["methods"].items()}
+    tasks = {}
+    for key, spec in content["tasks"].items():
+        tasks[key] = dict(spec)
+        if "matched" in spec:
+            facts = {label_of(label): fact for label, fact in spec["matched"].items()}
+            tasks[key]["matched"] = {
+                label: {**f, "label": label_of(f["label"])} for label, f in facts.items()
+            }
+    found = {**content, "methods": methods, "tasks": tasks}
+    if "sweeps" in content:
+        found["sweeps"] = {
+            name: {**sweep, "points": [{**p, "label": label_of(p["label"])} for p in sweep["points"]]}
+            for name, sweep in content["sweeps"].items()
+        }
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airvlm.methods.air.controls import CONTROLS
+from airvlm.methods.air.controls import CONTROLS, RENAMED
 
 __all__ = ["is_control", "stands_beside"]
 
@@ -18,7 +18,7 @@ BASELINES = ("memvr", "vaf", "vcd", "shorter", "yesno")
 
 def is_control(label: str) -> bool:
     """Whether a label spells a control of AIR."""
-    return label.partition(":")[0].removeprefix("air-") in CONTROLS
+    return label.partition(":")[0].removeprefix("air-") in {*CONTROLS, *RENAMED}
 
 
 def stands_beside(label: str, fired: Mapping[str, int | None]) -> bool:

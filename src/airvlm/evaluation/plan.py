@@ -121,7 +121,7 @@ def chunks(asked: Asked, methods: Mapping[str, Any], model: ModelFacts, size: in
     place: dict[str, int] = {}
     for item in asked.items:
         place.setdefault(image_digest(item.image), len(place))
-    firsts = [min(place[job.question.picture] for job in batch.jobs) for batch in by_method[0]]
+    firsts = [min(place[job.question.image] for job in batch.jobs) for batch in by_method[0]]
     order = sorted(range(len(firsts)), key=lambda k: firsts[k])
     return [[replace(made[k], chunk=k) for made in by_method] for k in order]
 
@@ -135,7 +135,7 @@ def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int)
         question = Query(
             task=asked.name,
             item=item.id,
-            picture=image_digest(item.image),
+            image=image_digest(item.image),
             prompt=asked.task.prompt(item),
             fingerprint=model.fingerprint,
             method=configuration,

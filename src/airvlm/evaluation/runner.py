@@ -96,7 +96,7 @@ def _images(batch: Batch, kept: dict[str, Any]) -> list[Any]:
     read: dict[str, Any] = {}
     images = []
     for job in batch.jobs:
-        image, key = job.image, job.question.picture
+        image, key = job.image, job.question.image
         if isinstance(image, str | os.PathLike) and Path(image).is_file():
             if key not in read:
                 read[key] = kept[key] if key in kept else load_image(image)

@@ -21,8 +21,8 @@ def calibration_and_validation(asked: Asked) -> tuple[Asked, Asked, bool]:
     parts = [_own(asked, split) for split in ("calibration", "validation")]
     apart = parts[0] and parts[1] and not {_identity(i) for i in parts[0]} & {_identity(i) for i in parts[1]}
     if not apart:
-        side = {item.picture: _share(item.picture) < SHARE for item in asked.items}
-        parts = [[item for item in asked.items if side[item.picture] is want] for want in (True, False)]
+        side = {item.group: _share(item.group) < SHARE for item in asked.items}
+        parts = [[item for item in asked.items if side[item.group] is want] for want in (True, False)]
         if not all(parts):
             raise ValueError(f"{asked.name} has {len(side)} images: too few to calibrate and to validate on")
     calibration, validation = (

@@ -70,9 +70,9 @@ class Draws:
     Items about one image are drawn together: their answers are not independent.
     """
 
-    def __init__(self, pictures: Sequence[str], draws: int = 2000, seed: int = 0) -> None:
-        self.pictures = list(dict.fromkeys(pictures))
-        G = len(self.pictures)
+    def __init__(self, groups: Sequence[str], draws: int = 2000, seed: int = 0) -> None:
+        self.groups = list(dict.fromkeys(groups))
+        G = len(self.groups)
         rng = np.random.default_rng(seed)
         self.weights: Array = (
             rng.multinomial(G, np.full(G, 1 / G), size=draws).astype(np.float64)  # (B, G)
@@ -88,13 +88,13 @@ class Sample:
         self.scores = scores
         self.draws = draws
         self._metrics = scores.metrics
-        self._by_image = _by_image(scores, draws.pictures)
+        self._by_image = _by_image(scores, draws.groups)
         self._drawn: dict[str, Array] = {}
 
     @property
     def images(self) -> int:
         """How many units there are to draw from."""
-        return len(self.draws.pictures)
+        return len(self.draws.groups)
 
     def value(self, metric: str) -> float:
         return self._metrics[metric]
@@ -123,9 +123,9 @@ def _by_image(scores: Scores, images: Sequence[str]) -> Scores:
     row = {image: g for g, image in enumerate(images)}
     names = scores.names
     sums = np.zeros((len(images), len(names)))
-    np.add.at(sums, [row[image] for image in scores.pictures], scores.matrix)
+    np.add.at(sums, [row[image] for image in scores.groups], scores.matrix)
     counts = [dict(zip(names, map(float, values))) for values in sums]
-    return replace(scores, per_item=counts, pictures=list(images), details=[])
+    return replace(scores, per_item=counts, groups=list(images), details=[])
 
 
 def mcnemar(one: Scores, other: Scores, metric: str) -> float | None:

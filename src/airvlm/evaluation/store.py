@@ -34,13 +34,17 @@ def digest(content: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+# field -> its name in files and keys, where it is another: a new name would be another key for every answer kept
+_WRITTEN = {"image": "picture"}
+
+
 @dataclass(frozen=True)
 class Query:
     """What is asked of whom: every field can change the answer, and together they are its key."""
 
     task: str
     item: str  # the item's id within the task
-    picture: str  # hash of the image's content, "" without one; the name is part of every key
+    image: str  # hash of the image's content, "" without one
     prompt: str
     fingerprint: str  # of the model's configuration and weights
     method: Json | None  # the method's configuration; None is plain greedy decoding
@@ -48,7 +52,11 @@ class Query:
     versions: Json  # of the libraries that computed it
 
     def to_json(self) -> Json:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {_WRITTEN.get(f.name, f.name): getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls, content: Json) -> Query:
+        return cls(**{f.name: content[_WRITTEN.get(f.name, f.name)] for f in dataclasses.fields(cls)})
 
     @functools.cached_property  # asked for at every step of a run
     def key(self) -> str:
@@ -80,7 +88,7 @@ class Record:
     @classmethod
     def from_line(cls, line: bytes) -> Record:
         content = json.loads(line)
-        question = Query(**{f.name: content[f.name] for f in dataclasses.fields(Query)})
+        question = Query.from_json(content)
         answer = {f.name: content[f.name] for f in dataclasses.fields(cls) if f.name in content}
         return cls(question=question, **answer)
 

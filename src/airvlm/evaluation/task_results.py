@@ -64,8 +64,8 @@ class TaskResults:
                 continue
             key, own = (digest(question.method), question.item), images.get(question.item)
             held = answers.get(key)
-            if question.picture == own or (
-                question.item in gone and (held is None or held.question.picture != own)
+            if question.image == own or (
+                question.item in gone and (held is None or held.question.image != own)
             ):
                 answers[key] = record
         return cls(asked, methods, curve, answers)
@@ -99,7 +99,7 @@ class TaskResults:
         if label not in self._samples:
             scores = self.scores(label)
             if not hasattr(self, "_draws"):
-                self._draws = Draws(scores.pictures)
+                self._draws = Draws(scores.groups)
             self._samples[label] = Sample(scores, self._draws)
         return self._samples[label]
 

@@ -18,7 +18,7 @@ from typing import Any
 from airvlm.hooks.fields import check_given
 from airvlm.hooks.method import Method
 from airvlm.methods.air.config import AIR
-from airvlm.methods.air.controls import CONTROLS, control
+from airvlm.methods.air.controls import CONTROLS, RENAMED, control
 from airvlm.methods.biases import Shorter, YesNo
 from airvlm.methods.composed import Composed
 from airvlm.methods.memvr import MemVR
@@ -26,7 +26,7 @@ from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
 from airvlm.registry import Registry, imported, split_commas
 
-__all__ = ["METHODS", "MethodInfo", "parse_fields", "parse_method"]
+__all__ = ["METHODS", "MethodInfo", "label_of", "parse_fields", "parse_method"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,12 @@ def _first_line(kind: type[Any]) -> str:
     return (kind.__doc__ or "").strip().partition("\n")[0]
 
 
-METHODS: Registry[MethodInfo] = Registry("airvlm.methods", {info.name: info for info in _LISTED}, _adopt)
+METHODS: Registry[MethodInfo] = Registry(
+    "airvlm.methods",
+    {info.name: info for info in _LISTED},
+    _adopt,
+    renamed={f"air-{old}": f"air-{new}" for old, new in RENAMED.items()},
+)
 
 
 # -- methods as the command line spells them
@@ -147,6 +152,13 @@ def parse_method(text: str, *, local: bool = True) -> Method | None:
             raise ValueError(f"{text!r}: the model as it is has no fields to set")
         return None
     return _made(make, fields, name)
+
+
+def label_of(text: str) -> str:
+    """A method's text with today's names: what tables and folders call it."""
+    for old, new in RENAMED.items():
+        text = text if text.startswith("@") else re.sub(rf"\b{re.escape(old)}\b", new, text)
+    return text
 
 
 def _target(text: str) -> tuple[str, str, str]:

@@ -81,7 +81,7 @@ def task_sheet(name: str, task: TaskResults, *, brief: bool = False) -> Sheet:
 def title_of(task: TaskResults) -> str:
     """What was asked, in a line."""
     generation = task.asked.generation
-    images = len(set(task.scores(VANILLA).pictures))
+    images = len(set(task.scores(VANILLA).groups))
     split = "" if task.asked.split in task.asked.key else f", {task.asked.split} split"
     parts = [f"{task.asked.key}{split}", f"{len(task.items)} items on {images} images"]
     if "max_new_tokens" in generation:
@@ -219,7 +219,7 @@ def count_columns(task: TaskResults, labels: Sequence[str], others: Sequence[str
 
 
 def _notes(task: TaskResults, trade: TradeOff | None, unknown: bool) -> tuple[str, ...]:
-    n, images = len(task.items), len(set(task.scores(VANILLA).pictures))
+    n, images = len(task.items), len(set(task.scores(VANILLA).groups))
     notes = [
         f"{n} items on {images} images, {task.asked.split} split. Brackets: 95 % intervals, paired over images. Bold: "
         "better than every other row by more than the interval of the difference."

@@ -7,6 +7,7 @@ Knows nothing about what the tasks do.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
@@ -33,6 +34,10 @@ class TaskEntry:
         module, name = self.target.split(":")
         home = import_module(f".{module}", __package__) if self.package == "airvlm" else import_module(module)
         cls: type[Task] = getattr(home, name)
+        for old in sorted(set(options) & set(cls.renamed)):
+            new = cls.renamed[old]
+            warnings.warn(f"{cls.name}: {old} is now called {new}", DeprecationWarning, stacklevel=2)
+            options[new] = options.pop(old)
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(options) - known)
         if unknown:

@@ -28,7 +28,7 @@ from airvlm.tasks.words.lemmas import nouns
 from airvlm.tasks.words.tagger import TaggerChoice, find_tagger, how_tagged, why_rules
 from airvlm.tasks.words.tokens import tokenize
 
-__all__ = ["Amber", "AmberFiles", "amber_file", "amber_files", "amber_picture", "read_amber_answers"]
+__all__ = ["Amber", "AmberFiles", "amber_file", "amber_files", "amber_image", "read_amber_answers"]
 
 PROMPT = "Describe this image."
 GENERATIVE = "generative"
@@ -81,7 +81,7 @@ def amber_files(place: Path) -> AmberFiles:
     return _read_files(folder, (folder / "annotations.json").stat().st_mtime_ns)
 
 
-class Note(Checked):
+class Annotation(Checked):
     """An annotation: of a description its objects, of a question its answer."""
 
     id: Whole
@@ -90,7 +90,7 @@ class Note(Checked):
     hallu: Any = None
 
     @model_validator(mode="after")
-    def _fits_its_type(self) -> Note:
+    def _fits_its_type(self) -> Annotation:
         wanted = _names if self.type == GENERATIVE else _yes_no
         for name, value in (
             ("truth", self.truth),
@@ -109,7 +109,7 @@ def _yes_no(value: Any) -> bool:
     return value in ("yes", "no")
 
 
-class Answer(Checked):
+class AmberAnswer(Checked):
     id: Whole
     text: Text = first_of("response", "text", "answer")
 
@@ -123,7 +123,7 @@ def _read_files(folder: Path, changed: int) -> AmberFiles:
         line.strip() for line in read_text(folder / "safe_words.txt").splitlines() if line.strip()
     )
     file = folder / "annotations.json"
-    notes = checked(Note, read_records(file), file)
+    notes = checked(Annotation, read_records(file), file)
     annotations = {note.id: {"type": note.type, "truth": note.truth, "hallu": note.hallu} for note in notes}
     if len(annotations) < len(notes) or not notes:
         raise ValueError(f"{file}: {'an id stands there twice' if notes else 'it holds no annotations'}")
@@ -165,7 +165,7 @@ class Amber(Task):
         return [
             Item(
                 id=str(query["id"]),
-                image=amber_picture(folder, query["image"]),
+                image=amber_image(folder, query["image"]),
                 question=query.get("query", PROMPT),
                 truth=amber_files(folder).annotations[int(query["id"])],
             )
@@ -227,7 +227,7 @@ def read_amber_answers(
     if truth is None:
         raise TaskDataMissing(f"amber: give --truth FOLDER with {NEED}")
     files = amber_files(Path(truth))
-    records = checked(Answer, read_records(answers), answers)
+    records = checked(AmberAnswer, read_records(answers), answers)
     rest = [
         one for one in records if one.id not in files.annotations or ours(files.annotations[one.id]["type"])
     ]
@@ -247,7 +247,7 @@ def amber_file(folder: Path, name: str) -> Path:
     raise TaskDataMissing(f"amber: no {name} in {folder}, its data/ or its query/")
 
 
-def amber_picture(folder: Path, name: str) -> Path:
+def amber_image(folder: Path, name: str) -> Path:
     """An image of AMBER's."""
     for place in (folder / "image", folder / "images", folder):
         if (place / name).exists():

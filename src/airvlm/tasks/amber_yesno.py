@@ -19,7 +19,7 @@ from airvlm.tasks.amber import (
     Guarded,
     amber_file,
     amber_files,
-    amber_picture,
+    amber_image,
     read_amber_answers,
 )
 from airvlm.tasks.base import Counts, Item, Metric, Scores, Task, read_records
@@ -81,10 +81,10 @@ class AmberYesNo(Task):
         return [
             Item(
                 id=str(query["id"]),
-                image=amber_picture(folder, query["image"]),
+                image=amber_image(folder, query["image"]),
                 question=query["query"],
                 truth=notes[int(query["id"])]["truth"],
-                meta={"picture": query["image"], "type": notes[int(query["id"])]["type"]},
+                meta={"group": query["image"], "type": notes[int(query["id"])]["type"]},
             )
             for query in read_records(amber_file(folder, "query_discriminative.json"))[:limit]
         ]
@@ -124,7 +124,7 @@ class AmberYesNo(Task):
             metrics[f"precision{tail}"] = Metric(Guarded(f"{name}.both_no", f"{name}.said_no", starts))
             metrics[f"recall{tail}"] = Metric(Guarded(f"{name}.both_no", f"{name}.no", starts))
             metrics[f"f1{tail}"] = Metric(OfficialF1(name, 0.001 if name == "existence" else 0.0001, starts))
-        return Scores(per_item, metrics, [item.picture for item in items], details)
+        return Scores(per_item, metrics, [item.group for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """A JSON list of {"id", "response"}, against AMBER's data folder; descriptions among them are left out."""

@@ -14,6 +14,7 @@ them exactly:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -60,9 +61,18 @@ class Item:
     meta: dict[str, Any] = field(default_factory=dict)  # category, image id, options, ...
 
     @property
-    def picture(self) -> str:
+    def group(self) -> str:
         """The unit of resampling: items about one image are drawn together."""
-        return str(self.meta.get("picture", self.id))
+        if "picture" in self.meta and "group" not in self.meta:
+            warnings.warn('meta["picture"] is now called meta["group"]', DeprecationWarning, stacklevel=2)
+            return str(self.meta["picture"])
+        return str(self.meta.get("group", self.id))
+
+    @property
+    def picture(self) -> str:
+        """The former name of `group`."""
+        warnings.warn("Item.picture is now called Item.group", DeprecationWarning, stacklevel=2)
+        return self.group
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ class Scores:
 
     per_item: list[dict[str, float]]  # one dict of counts an item, in the items' order
     definitions: Mapping[str, Metric]
-    pictures: list[str]  # the unit of resampling of each item, see Item.picture
+    groups: list[str]  # the unit of resampling of each item, see Item.group
     details: list[dict[str, Any]] = field(
         default_factory=list
     )  # for people: what was parsed, objects found, ...
@@ -119,7 +129,13 @@ class Scores:
             counts, detail = ({MISSING: 1.0}, {}) if answer is None else count(item, answer)
             per_item.append(counts)
             details.append({"id": item.id, **detail})
-        return cls(per_item, definitions, [item.picture for item in items], details, notes)
+        return cls(per_item, definitions, [item.group for item in items], details, notes)
+
+    @property
+    def pictures(self) -> list[str]:
+        """The former name of `groups`."""
+        warnings.warn("Scores.pictures is now called Scores.groups", DeprecationWarning, stacklevel=2)
+        return self.groups
 
     @property
     def names(self) -> list[str]:
@@ -155,7 +171,7 @@ class Scores:
         return replace(
             self,
             per_item=[self.per_item[i] for i in kept],
-            pictures=[self.pictures[i] for i in kept],
+            groups=[self.groups[i] for i in kept],
             details=[self.details[i] for i in kept] if self.details else [],
         )
 
@@ -212,6 +228,7 @@ class Task:
     )
     max_new_tokens: ClassVar[int] = 64  # the benchmark's usual cap; the runner may be told another
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # --variant NAME -> field values
+    renamed: ClassVar[Mapping[str, str]] = {}  # former name of an option -> its name
     source: ClassVar[str] = ""  # one line: whose protocol this is and where the data come from
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:

@@ -122,7 +122,7 @@ class Chair(Task):
         return [
             Item(
                 id=image,
-                image=self._picture(folder, _images(folder)[image]),
+                image=self._image(folder, _images(folder)[image]),
                 question=DESCRIBE,
                 truth=sorted(objects[image]),
                 meta={"references": references.get(image, [])},
@@ -148,7 +148,7 @@ class Chair(Task):
         ]
 
     @staticmethod
-    def _picture(folder: Path, file_name: str) -> Path:
+    def _image(folder: Path, file_name: str) -> Path:
         for place in (folder / "val2014", folder / "images" / "val2014", folder / "images", folder):
             if (place / file_name).exists():
                 return place / file_name

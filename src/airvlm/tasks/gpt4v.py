@@ -27,7 +27,7 @@ from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
 
 __all__ = ["GPT4V", "read_aspects"]
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 LONGEST_SIDE = 1024  # pixels sent to the judge
 ASPECTS = ("accuracy", "detailedness")
 
@@ -38,11 +38,12 @@ class GPT4V(JudgedTask):
 
     against: Path | None = None  # the other method's answers: ids and texts, e.g. vanilla's store
     method: str = ""  # of a run's answers: the method to compare with plain decoding, if it has several
-    pictures: int = 50  # drawn from a folder without questions
+    images: int = 50  # drawn from a folder without questions
     seed: int = 0
 
     name: ClassVar[str] = "gpt4v"
     max_new_tokens: ClassVar[int] = 512
+    renamed: ClassVar[Mapping[str, str]] = {"pictures": "images"}
     source: ClassVar[str] = (
         "VCD (Leng et al.), prompt as in OPERA; any folder of images, VCD: LLaVA-Bench in the wild"
     )
@@ -70,16 +71,16 @@ class GPT4V(JudgedTask):
                     folder / "images" / r["image"],
                     r["text"],
                     None,
-                    {"picture": str(r["image"])},
+                    {"group": str(r["image"])},
                 )
                 for r in read_records(questions)[:limit]
             ]
-        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
         if not paths:
             raise TaskDataMissing(
-                f"gpt4v: no images ({', '.join(PICTURES)}) and no questions.jsonl in {folder}"
+                f"gpt4v: no images ({', '.join(SUFFIXES)}) and no questions.jsonl in {folder}"
             )
-        drawn = sorted(random.Random(self.seed).sample(paths, min(self.pictures, len(paths))))
+        drawn = sorted(random.Random(self.seed).sample(paths, min(self.images, len(paths))))
         return [Item(path.stem, path, DESCRIBE) for path in drawn[:limit]]
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -87,7 +88,9 @@ class GPT4V(JudgedTask):
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         if self.against is None:
-            how = "this benchmark compares two methods: airvlm score gpt4v RUN --data PICTURES --set method=NAME"
+            how = (
+                "this benchmark compares two methods: airvlm score gpt4v RUN --data IMAGES --set method=NAME"
+            )
             return unjudged({item.id: text for item, text in zip(items, answers, strict=True)}, how)
         return self.compare(items, answers, _plain_answers(items, self.against))
 
@@ -117,7 +120,7 @@ class GPT4V(JudgedTask):
             )
             per_item.append(counts)
         details = [{**counts} for counts in per_item]
-        return Scores(per_item, _METRICS, [item.picture for item in items], details)
+        return Scores(per_item, _METRICS, [item.group for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Answers by id, compared with those in truth; or a run's folder: its method against plain decoding."""
@@ -157,10 +160,10 @@ def read_aspects(verdict: str) -> tuple[float, ...] | None:
 
 
 def _data_url(image: Any) -> str:
-    picture: Image.Image = load_image(image)
-    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    shown: Image.Image = load_image(image)
+    shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     data = io.BytesIO()
-    picture.save(data, "JPEG", quality=90)
+    shown.save(data, "JPEG", quality=90)
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
 
 

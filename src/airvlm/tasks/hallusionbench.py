@@ -43,17 +43,18 @@ class Graded:
 
 @dataclass(frozen=True)
 class HallusionBench(JudgedTask):
-    """All 1129 questions, 178 of them without an image; `pictures_only` leaves those out, as other harnesses do."""
+    """All 1129 questions, 178 of them without an image; `images_only` leaves those out, as other harnesses do."""
 
     grading: Literal["judge", "string"] = "judge"
-    pictures_only: bool = False  # 951 questions: lmms-eval and VLMEvalKit
+    images_only: bool = False  # 951 questions: lmms-eval and VLMEvalKit
 
     name: ClassVar[str] = "hallusionbench"
     max_new_tokens: ClassVar[int] = 128
+    renamed: ClassVar[Mapping[str, str]] = {"pictures_only": "images_only"}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "judge": {"grading": "judge"},
         "string": {"grading": "string"},
-        "string-951": {"grading": "string", "pictures_only": True},
+        "string-951": {"grading": "string", "images_only": True},
     }
     source: ClassVar[str] = f"{WHERE}; questions in its repository, figures at the address in its README"
     judge_prompt: ClassVar[str] = (
@@ -72,7 +73,7 @@ class HallusionBench(JudgedTask):
         items = [
             _item(record, folder) for record in checked(Truth, read_records(folder / FILE), folder / FILE)
         ]
-        return [item for item in items if item.image or not self.pictures_only][:limit]
+        return [item for item in items if item.image or not self.images_only][:limit]
 
     def parse(self, item: Item, text: str) -> str | None:
         """yes or no, if exactly one of the two is said."""
@@ -111,7 +112,7 @@ class HallusionBench(JudgedTask):
         if not records:
             raise ValueError(f"{answers} holds no answers")
         check = next((key for record in records for key in record if key.endswith("gpt_check")), None)
-        known = [_item(one, None) for one in checked(Record, records, answers)]
+        known = [_item(one, None) for one in checked(HallusionBenchQuestion, records, answers)]
         lines = [getattr(record, "line", 0) for record in records]
         if check is not None:
             judged = {"verdict": check, "same": "same"}
@@ -128,12 +129,12 @@ class HallusionBench(JudgedTask):
             details = [{"verdict": records[n].get(check)} for n in kept]
             scores = _scores([truths[n] for n in kept], [verdicts[n] for n in kept], details)
             return replace(scores, coverage=coverage)
-        said = checked(Answered, records, answers)
+        said = checked(HallusionBenchAnswer, records, answers)
         texts = [Given(item.id, one.text, one.line) for item, one in zip(known, said)]
         if truth is not None or not all("question" in record for record in records):
             path = truth if truth and truth.is_file() else Path(truth or self.folder(FILE)) / FILE
             items = [_item(one, None) for one in checked(Truth, read_records(path), path)]
-            items = [item for item in items if item.meta["visual_input"] != "0" or not self.pictures_only]
+            items = [item for item in items if item.meta["visual_input"] != "0" or not self.images_only]
             if len({item.id for item in items}) < len(items) or not items:
                 raise ValueError(
                     f"{path}: {'a question stands there twice' if items else 'it holds no questions'}"
@@ -146,7 +147,7 @@ class HallusionBench(JudgedTask):
         return replace(self.score(items, in_order), coverage=coverage)
 
 
-class Record(Checked):
+class HallusionBenchQuestion(Checked):
     """The six fields that name a question."""
 
     category: Literal["VD", "VS"]
@@ -161,7 +162,7 @@ class Record(Checked):
     gt_answer_details: str | None = None
 
 
-class Truth(Record):
+class Truth(HallusionBenchQuestion):
     """A question with its right answer."""
 
     gt_answer: Annotated[
@@ -176,7 +177,7 @@ class Judged(Checked):
     same: Any = None
 
 
-class Answered(Checked):
+class HallusionBenchAnswer(Checked):
     text: Text = first_of("model_prediction", "prediction")
 
 
@@ -198,10 +199,10 @@ def _recorded_grade(record: Judged) -> Graded | None:
     return Graded(int(record.verdict), None if record.same is None else str(record.same) == "1")
 
 
-def _item(record: Record, folder: Path | None) -> Item:
+def _item(record: HallusionBenchQuestion, folder: Path | None) -> Item:
     meta = {name: str(getattr(record, name)) for name in KEYS}
     key = "_".join(meta[name] for name in KEYS)
-    meta["picture"] = "_".join(
+    meta["group"] = "_".join(
         meta[name] for name in ("category", "subcategory", "set_id")
     )  # sets are drawn whole
     meta["reference"] = record.gt_answer_details or ""
@@ -278,7 +279,7 @@ def _scores(
     _count_groups(per_item, items, graded, "hard", _pair, altered)
     _count_groups(per_item, items, graded, "figure", _figure, [not _image_free(item) for item in items])
     named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
-    return Scores(per_item, _METRICS, [item.picture for item in items], named)
+    return Scores(per_item, _METRICS, [item.group for item in items], named)
 
 
 def _count_groups(

@@ -76,19 +76,19 @@ class LLaVABench(JudgedTask):
             raise TaskDataMissing(
                 f"llava-bench: {folder} lacks {', '.join(lacking)}; get them from {WHERE[self.which]}"
             )
-        said = checked(Asked, read_records(folder / answers), folder / answers)
+        said = checked(TextRecord, read_records(folder / answers), folder / answers)
         reference = {one.question_id: one.text or one.answer for one in said}
-        told = checked(Context, read_records(folder / contexts), folder / contexts)
+        told = checked(CaptionRecord, read_records(folder / contexts), folder / contexts)
         context = {one.image: _described(one) for one in told}
         items = []
-        for record in checked(Asked, read_records(folder / questions), folder / questions)[:limit]:
+        for record in checked(TextRecord, read_records(folder / questions), folder / questions)[:limit]:
             key, image = record.question_id, record.image or ""
             if key not in reference or image not in context or record.text is None:
                 raise ValueError(
                     f"llava-bench: question {key} of {folder} lacks its answer, its context or its text"
                 )
-            meta = {"category": _category(str(record.category)), "picture": image, "context": context[image]}
-            items.append(Item(key, _picture(folder, image), record.text, reference[key], meta))
+            meta = {"category": _category(str(record.category)), "group": image, "context": context[image]}
+            items.append(Item(key, _image(folder, image), record.text, reference[key], meta))
         return items
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -161,7 +161,7 @@ class Review(Checked):
         return self
 
 
-class Asked(Checked):
+class TextRecord(Checked):
     """A question, a reference answer or a description, each in a file of its own."""
 
     question_id: Id
@@ -171,7 +171,7 @@ class Asked(Checked):
     answer: Text | None = None
 
 
-class Context(Checked):
+class CaptionRecord(Checked):
     """What the judge is told of an image: a caption, or COCO's captions and boxes."""
 
     image: Id
@@ -234,14 +234,14 @@ def _scores(items: Sequence[Item], found: Sequence[tuple[float, float] | None]) 
         {"id": item.id} | ({} if pair is None else {"reference_score": pair[0], "score": pair[1]})
         for item, pair in zip(items, found)
     ]
-    return Scores(per_item, metrics, [item.picture for item in items], details)
+    return Scores(per_item, metrics, [item.group for item in items], details)
 
 
 def _category(name: str | int) -> str:
     return str(name).removeprefix("llava_bench_")
 
 
-def _described(record: Context) -> str:
+def _described(record: CaptionRecord) -> str:
     """What the judge is told of an image."""
     if record.caption is not None:
         return record.caption if isinstance(record.caption, str) else "\n".join(record.caption)
@@ -249,6 +249,6 @@ def _described(record: Context) -> str:
     return "\n".join([*record.captions, "", *boxes])
 
 
-def _picture(folder: Path, image: str) -> Path:
+def _image(folder: Path, image: str) -> Path:
     names = [folder / "images" / image, folder / image, folder / "val2014" / f"COCO_val2014_{image}"]
     return next((path for path in names if path.is_file()), names[0])

@@ -64,8 +64,8 @@ class MMBench(Task):
                 f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench"
             )
         rows = _circled(read_table(path), path)[:limit]
-        pictures = {row["index"]: row.get("image", "") for row in rows}
-        return [_item(row, _picture(row, pictures, folder / f"{path.stem}_pictures"), path) for row in rows]
+        images = {row["index"]: row.get("image", "") for row in rows}
+        return [_item(row, _image(row, images, folder / f"{path.stem}_images"), path) for row in rows]
 
     def prompt(self, item: Item) -> str:
         hint, options = item.meta["hint"], item.meta["options"]
@@ -83,7 +83,7 @@ class MMBench(Task):
         said = self.parse_all(items, answers)
         circles: dict[str, list[int]] = defaultdict(list)
         for i, item in enumerate(items):
-            circles[item.picture].append(i)
+            circles[item.group].append(i)
         per_item: list[dict[str, float]] = []
         for item, text, letter in zip(items, answers, said):
             counts = {"rows": 1.0, "rows_right": float(letter == item.truth)}
@@ -111,7 +111,7 @@ class MMBench(Task):
             {"id": item.id, "parsed": letter, "right": letter == item.truth}
             for item, letter in zip(items, said)
         ]
-        return Scores(per_item, metrics, [item.picture for item in items], details)
+        return Scores(per_item, metrics, [item.group for item in items], details)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """A table (.tsv, .csv, .xlsx) with predictions; ids and answers (truth: the table); circles as JSON."""
@@ -152,11 +152,11 @@ class MMBench(Task):
         items = [_item(row, None, path) for row in rows]
         given = [Given(item.id, row["prediction"], getattr(row, "line", 0)) for item, row in zip(items, rows)]
         unique = {item.id: item for item in items}
-        ordered = sorted(unique.values(), key=lambda item: (int(item.picture), int(item.id)))
+        ordered = sorted(unique.values(), key=lambda item: (int(item.group), int(item.id)))
         texts, coverage = match([item.id for item in ordered], given, path, lenient=lenient)
         circles: dict[str, list[Item]] = defaultdict(list)
         for item in ordered:
-            circles[item.picture].append(item)
+            circles[item.group].append(item)
         headless = [key for key, circle in circles.items() if int(circle[0].id) >= CIRCLE]
         if headless and not lenient:
             raise ValueError(
@@ -196,7 +196,7 @@ class MMBench(Task):
         for circle in circles:
             options = dict(choices)
             for k, (text, truth) in enumerate(zip(circle.predictions, circle.GT, strict=True)):
-                meta = {"options": options, "picture": circle.name, "ability": "", "hint": ""}
+                meta = {"options": options, "group": circle.name, "ability": "", "hint": ""}
                 items.append(Item(f"{circle.name}/{k}", None, "", truth, meta))
                 said.append(text)
                 options = _rotated(options)
@@ -237,7 +237,7 @@ class TableRow(Checked):
     answer: Text
 
 
-def _item(row: Mapping[str, str], picture: Path | None, source: Path) -> Item:
+def _item(row: Mapping[str, str], image: Path | None, source: Path) -> Item:
     index = checked(TableRow, [row], source, what="row")[0].index
     ability = row.get("l2-category") or row.get("l2_category") or ""
     meta: dict[str, Any] = {
@@ -245,7 +245,7 @@ def _item(row: Mapping[str, str], picture: Path | None, source: Path) -> Item:
         "hint": "" if row.get("hint") in (None, "nan") else row["hint"],
         "ability": ABILITIES.get(ability, ability),
         "category": row.get("category", ""),
-        "picture": str(index % CIRCLE),
+        "group": str(index % CIRCLE),
     }
     options = meta["options"]
     if row["answer"] not in options:
@@ -254,7 +254,7 @@ def _item(row: Mapping[str, str], picture: Path | None, source: Path) -> Item:
             f"{source}, line {line}, field answer: expected the letter of an option ({', '.join(options)}), "
             f"not {row['answer'][:40]!r}"
         )
-    return Item(str(index), picture, row["question"], row["answer"], meta)
+    return Item(str(index), image, row["question"], row["answer"], meta)
 
 
 def _circled(rows: Sequence[Mapping[str, str]], source: Path) -> list[Mapping[str, str]]:
@@ -294,12 +294,12 @@ def _rotated(options: Mapping[str, str]) -> dict[str, str]:
     return dict(zip(options, [*texts[-1:], *texts[:-1]], strict=True))
 
 
-def _picture(row: Mapping[str, str], pictures: Mapping[str, str], folder: Path) -> Path:
+def _image(row: Mapping[str, str], images: Mapping[str, str], folder: Path) -> Path:
     """The row's image as a file, written once; rotated rows name the row that holds it."""
     index, content = row["index"], row.get("image", "")
     if len(content) < 64:
         index = content or str(int(index) % CIRCLE)
-        content = pictures.get(index, "")
+        content = images.get(index, "")
     path = folder / f"{index}.jpg"
     if path.is_file():
         return path

@@ -63,7 +63,7 @@ QUESTIONS = dict.fromkeys(HALLUCINATION, 60) | {
     "text_translation": 40,
     "code_reasoning": 40,
 }
-PICTURES = (".jpg", ".jpeg", ".png", ".webp")
+IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 ASK_YES_NO = "Please answer yes or no."
 
 
@@ -78,7 +78,7 @@ class Points:
         with np.errstate(divide="ignore", invalid="ignore"):
             for s in self.subtasks:
                 acc = np.divide(counts[f"{s}:right"], counts[f"{s}:asked"])
-                acc_plus = np.divide(counts[f"{s}:both"], counts[f"{s}:pictures"])
+                acc_plus = np.divide(counts[f"{s}:both"], counts[f"{s}:images"])
                 total = total + (acc * 100 + acc_plus * 100)
         return total
 
@@ -112,14 +112,14 @@ class MME(Task):
         folder, items = self.folder(need), []
         for subtask in self.subtasks:
             for text in _question_files(folder / subtask, need):
-                picture = _picture_of(text, folder / subtask)
+                image = _image_of(text, folder / subtask)
                 lines = [line.split("\t") for line in read_text(text).splitlines() if line.strip()]
                 if any(len(cells) != 2 or cells[1].strip().lower() not in ("yes", "no") for cells in lines):
                     raise ValueError(f"{text}: expected lines of a question, a tab, and Yes or No")
                 for k, (question, truth) in enumerate(lines):
-                    meta = {"subtask": subtask, "picture": f"{subtask}/{text.stem}"}
+                    meta = {"subtask": subtask, "group": f"{subtask}/{text.stem}"}
                     items.append(
-                        Item(f"{subtask}/{text.stem}/{k}", picture, question, truth.strip().lower(), meta)
+                        Item(f"{subtask}/{text.stem}/{k}", image, question, truth.strip().lower(), meta)
                     )
                 if limit is not None and len(items) >= limit:
                     return items[:limit]
@@ -148,7 +148,7 @@ class MME(Task):
         parsed = self.parse_all(items, answers)
         about: dict[str, list[int]] = defaultdict(list)
         for i, item in enumerate(items):
-            about[item.picture].append(i)
+            about[item.group].append(i)
         per_item: list[dict[str, float]] = []
         for item, text, said in zip(items, answers, parsed):
             if text is None:
@@ -167,11 +167,11 @@ class MME(Task):
             if any(answers[i] is None for i in group):
                 continue  # acc+ of an image with a missing answer is unknown
             s, both = items[group[0]].meta["subtask"], float(all(parsed[i] == items[i].truth for i in group))
-            per_item[group[0]] |= {f"{s}:pictures": 1.0, f"{s}:both": both, "pictures": 1.0, "both": both}
+            per_item[group[0]] |= {f"{s}:images": 1.0, f"{s}:both": both, "images": 1.0, "both": both}
         return Scores(
             per_item,
             self._definitions({item.meta["subtask"] for item in items}),
-            [item.picture for item in items],
+            [item.group for item in items],
             [
                 {"id": item.id, "parsed": said, "right": said == item.truth}
                 for item, said in zip(items, parsed)
@@ -183,7 +183,7 @@ class MME(Task):
         metrics = {name: Metric(Points(parts)) for name, parts in TOTALS.items() if set(parts) <= present}
         metrics |= {
             "accuracy": Metric(Ratio("right", "asked")),
-            "accuracy_plus": Metric(Ratio("both", "pictures")),
+            "accuracy_plus": Metric(Ratio("both", "images")),
             "yes_ratio": Metric(Ratio("yes", "asked"), "neither"),
         }
         ordered = [s for s in TOTALS["total"] if s in present] + sorted(present - set(TOTALS["total"]))
@@ -215,7 +215,7 @@ class MME(Task):
             if subtask in QUESTIONS and len(lines) != QUESTIONS[subtask]:
                 notes.append(f"{subtask} has {len(lines)} questions here, {QUESTIONS[subtask]} in MME")
             for n, cells in enumerate(lines):
-                meta = {"subtask": subtask, "picture": f"{subtask}/{n // 2}"}  # pairs are lines 1-2, 3-4, …
+                meta = {"subtask": subtask, "group": f"{subtask}/{n // 2}"}  # pairs are lines 1-2, 3-4, …
                 items.append(Item(f"{subtask}/{n}", None, cells[1], cells[2].lower(), meta))
                 said.append(cells[3])
         scores = self.score(items, said)
@@ -256,9 +256,9 @@ def _question_files(folder: Path, need: str) -> list[Path]:
     return files
 
 
-def _picture_of(text: Path, folder: Path) -> Path:
+def _image_of(text: Path, folder: Path) -> Path:
     for place in (folder / "images", folder, text.parent):
-        for suffix in PICTURES:
+        for suffix in IMAGES:
             if (place / (text.stem + suffix)).is_file():
                 return place / (text.stem + suffix)
     raise TaskDataMissing(

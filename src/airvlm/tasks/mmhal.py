@@ -62,7 +62,7 @@ class MMHal(JudgedTask):
             )
         return [
             _item(n, record, folder)
-            for n, record in enumerate(checked(Record, read_records(path), path)[:limit])
+            for n, record in enumerate(checked(MMHalQuestion, read_records(path), path)[:limit])
         ]
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -98,14 +98,14 @@ class MMHal(JudgedTask):
             )
         if any("choices" in record for record in records):
             raw = [reply.choices[0].message.content for reply in checked(Reply, records, answers)]
-            items = [_item(n, Record(), None) for n in range(len(records))]
+            items = [_item(n, MMHalQuestion(), None) for n in range(len(records))]
             return _scores(items, [read_rating(text) for text in raw], [{"verdict": text} for text in raw])
-        said = checked(Answered, records, answers)
+        said = checked(MMHalAnswer, records, answers)
         items = [_item(n, record, None) for n, record in enumerate(said)]
         return self.score(items, [record.model_answer for record in said])
 
 
-class Record(Checked):
+class MMHalQuestion(Checked):
     """A question of the template."""
 
     question_type: str | None = None
@@ -116,7 +116,7 @@ class Record(Checked):
     gt_answer: Text = ""
 
 
-class Answered(Record):
+class MMHalAnswer(MMHalQuestion):
     """The same with an answer."""
 
     question: Text
@@ -124,18 +124,18 @@ class Answered(Record):
     model_answer: Text
 
 
-class Message(Checked):
+class ReplyMessage(Checked):
     content: Text
 
 
-class Choice(Checked):
-    message: Message
+class ReplyChoice(Checked):
+    message: ReplyMessage
 
 
 class Reply(Checked):
     """A judge's reply, as the endpoint sent it."""
 
-    choices: Annotated[list[Choice], Field(min_length=1)]
+    choices: Annotated[list[ReplyChoice], Field(min_length=1)]
 
 
 def read_rating(verdict: str) -> int | None:
@@ -144,7 +144,7 @@ def read_rating(verdict: str) -> int | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _item(n: int, record: Record, folder: Path | None) -> Item:
+def _item(n: int, record: MMHalQuestion, folder: Path | None) -> Item:
     image = None
     if folder is not None:
         name = str(record.image_src or record.image_id or "").rsplit("/", 1)[-1]
@@ -178,4 +178,4 @@ def _scores(items: Sequence[Item], ratings: Sequence[int | None], details: list[
     }
     metrics |= {kind: Metric(Ratio(f"{kind}:rating", f"{kind}:n", scale=1.0)) for kind in kinds}
     named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
-    return Scores(per_item, metrics, [item.picture for item in items], named)
+    return Scores(per_item, metrics, [item.group for item in items], named)

@@ -43,7 +43,7 @@ class SpreadOfRuns:
 
 
 @dataclass(frozen=True)
-class Printed:
+class FromFile:
     """A figure that somebody else computed."""
 
     name: str
@@ -149,7 +149,7 @@ class MMVet(JudgedTask):
         return replace(self.score(items, texts), coverage=coverage)
 
 
-class Record(Checked):
+class MMVetQuestion(Checked):
     """A question of mm-vet.json."""
 
     imagename: Text
@@ -177,9 +177,9 @@ def _items(path: Path, folder: Path | None) -> list[Item]:
     if not isinstance(content, dict) or not all(isinstance(record, dict) for record in content.values()):
         raise ValueError(f"{path}: expected a JSON object of id -> question, as in {FILE}")
     items = []
-    for key, record in zip(content, checked(Record, content.values(), path, what="entry")):
+    for key, record in zip(content, checked(MMVetQuestion, content.values(), path, what="entry")):
         image = folder / "images" / record.imagename if folder else None
-        meta = {"capabilities": list(record.capability), "picture": record.imagename}
+        meta = {"capabilities": list(record.capability), "group": record.imagename}
         items.append(Item(key, image, record.question, record.answer, meta))
     if not items:
         raise ValueError(f"{path} holds no questions")
@@ -230,7 +230,7 @@ def _scores(
     }
     notes = () if combinations else (f"no scores by capability: give {FILE} as the truth",)
     named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
-    return Scores(per_item, metrics, [item.picture for item in items], named, notes)
+    return Scores(per_item, metrics, [item.group for item in items], named, notes)
 
 
 def _groups(item: Item) -> list[str]:
@@ -268,7 +268,7 @@ def _printed(path: Path) -> Scores:
             f"{path}: not a table of MM-Vet scores (first column the model, then capabilities, total, "
             f"std, runs)"
         )
-    return Scores([counts], {name: Metric(Printed(name)) for name in counts}, [path.name], [], tuple(notes))
+    return Scores([counts], {name: Metric(FromFile(name)) for name in counts}, [path.name], [], tuple(notes))
 
 
 def _number(cell: str, path: Path, row: Mapping[str, str], name: str) -> float:

@@ -144,7 +144,7 @@ class ObjectHalBench(JudgedTask):
             "Ment": Metric(Ratio("hallucinated", "mentions"), "lower"),
             "recall": Metric(Ratio("found", "objects")),
         }
-        return Scores(per_item, metrics, [item.picture for item in items], details)
+        return Scores(per_item, metrics, [item.group for item in items], details)
 
     def _judged(
         self, answers: Sequence[str | None]

@@ -35,7 +35,7 @@ PROMPTS: dict[str, str] = {
 _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
 
 
-class QuestionRecord(Checked):
+class PopeQuestion(Checked):
     """A question of a POPE file."""
 
     question_id: OptionalId = None
@@ -44,7 +44,7 @@ class QuestionRecord(Checked):
     label: Label
 
 
-class Answer(Checked):
+class PopeAnswer(Checked):
     """An answer to one."""
 
     question_id: OptionalId = None
@@ -52,15 +52,15 @@ class Answer(Checked):
     prompt: Any = Field(default=None, validation_alias=AliasChoices("prompt", "question"))
 
 
-class LabelledAnswer(Answer):
+class LabelledPopeAnswer(PopeAnswer):
     """An answer that carries its label."""
 
     image: Id | None = None
     label: Label
 
-    def question(self) -> QuestionRecord:
+    def question(self) -> PopeQuestion:
         own = {} if self.question_id is None else {"question_id": self.question_id}
-        return QuestionRecord(**own, image=self.image, label=self.label, line=self.line)
+        return PopeQuestion(**own, image=self.image, label=self.label, line=self.line)
 
 
 def spread(limit: int | None, parts: int) -> list[int | None]:
@@ -105,12 +105,12 @@ class Pope(Task):
                 labels = None if self.objects is None else Path(self.objects)
                 known = annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
                 made = build_questions(known, setting, seed=self.seed)
-                questions = checked(QuestionRecord, made, folder)
+                questions = checked(PopeQuestion, made, folder)
             else:
                 file = _find(folder, f"{dataset}_pope_{setting}.json")
-                questions = checked(QuestionRecord, read_records(file), file)
+                questions = checked(PopeQuestion, read_records(file), file)
             items = _items(questions, f"{dataset}-{setting}", setting)
-            found += [_with_picture(item, folder) for item in items[:share]]
+            found += [_with_image(item, folder) for item in items[:share]]
         return found
 
     def prompt(self, item: Item) -> str:
@@ -132,19 +132,19 @@ class Pope(Task):
         if not records:
             raise ValueError(f"{answers} holds no answers")
         if truth is None and not any("label" in record for record in records):
-            return self._without_labels([one.text for one in checked(Answer, records, answers)])
+            return self._without_labels([one.text for one in checked(PopeAnswer, records, answers)])
         if truth is None:
-            labelled = checked(LabelledAnswer, records, answers)
+            labelled = checked(LabelledPopeAnswer, records, answers)
             keys = [one.question_id or str(number) for number, one in enumerate(labelled, 1)]
             given = [Given(key, one.text, one.line) for key, one in zip(keys, labelled, strict=True)]
             texts, coverage = match(list(dict.fromkeys(keys)), given, answers, lenient=lenient)
             last = dict(zip(keys, labelled, strict=True))
             items = _items([one.question() for one in last.values()], "", "given")
             return replace(self.score(items, texts), coverage=coverage)
-        questions = checked(QuestionRecord, read_records(truth), truth)
+        questions = checked(PopeQuestion, read_records(truth), truth)
         if not questions:
             raise ValueError(f"{truth} holds no questions")
-        said = checked(Answer, records, answers)
+        said = checked(PopeAnswer, records, answers)
         texts, coverage, notes = _matched(said, questions, answers, truth, lenient=lenient)
         kept = [(question, text) for question, text in zip(questions, texts, strict=True) if text is not None]
         scores = self.score(
@@ -175,7 +175,12 @@ def _yes_ratio(counts: Mapping[str, Any]) -> Any:
 
 
 def _matched(
-    said: Sequence[Answer], questions: Sequence[QuestionRecord], answers: Path, truth: Path, *, lenient: bool
+    said: Sequence[PopeAnswer],
+    questions: Sequence[PopeQuestion],
+    answers: Path,
+    truth: Path,
+    *,
+    lenient: bool,
 ) -> tuple[list[str | None], Coverage, tuple[str, ...]]:
     """The answer to each question: by question id, or line by line where the ids do not serve."""
     numbered = all(a.question_id is not None for a in said) and all(q.question_id for q in questions)
@@ -218,7 +223,7 @@ def _matched(
     return texts, coverage, ()
 
 
-def _refuse_others(pairs: Sequence[tuple[Answer, QuestionRecord]], answers: Path, truth: Path) -> None:
+def _refuse_others(pairs: Sequence[tuple[PopeAnswer, PopeQuestion]], answers: Path, truth: Path) -> None:
     strange = _strange(pairs)
     if len(strange) > len(pairs) // 20:
         raise ValueError(
@@ -226,7 +231,7 @@ def _refuse_others(pairs: Sequence[tuple[Answer, QuestionRecord]], answers: Path
         )
 
 
-def _strange(pairs: Sequence[tuple[Answer, QuestionRecord]]) -> list[tuple[str, str]]:
+def _strange(pairs: Sequence[tuple[PopeAnswer, PopeQuestion]]) -> list[tuple[str, str]]:
     """(object asked for, object of the label) where an answer's own prompt is about something else."""
     objects = [(_asked(answer.prompt), _asked(question.text)) for answer, question in pairs]
     return [(asked, known) for asked, known in objects if asked and known and asked != known]
@@ -237,12 +242,12 @@ def _asked(question: Any) -> str | None:
     return match[1].lower() if match else None
 
 
-def _items(questions: Sequence[QuestionRecord], source: str, setting: str) -> list[Item]:
+def _items(questions: Sequence[PopeQuestion], source: str, setting: str) -> list[Item]:
     items = []
     for number, question in enumerate(questions, 1):
         image = question.image or str(number)
         key = f"{source}-{question.question_id or number}".strip("-")
-        items.append(Item(key, image, question.text, question.label, {"picture": image, "setting": setting}))
+        items.append(Item(key, image, question.text, question.label, {"group": image, "setting": setting}))
     return items
 
 
@@ -260,7 +265,7 @@ def _find(folder: Path, name: str) -> Path:
     raise TaskDataMissing(f"pope: no {name} in {folder} or its pope/ or {dataset}/ folder")
 
 
-def _with_picture(item: Item, folder: Path) -> Item:
+def _with_image(item: Item, folder: Path) -> Item:
     for place in ("", "val2014", "images", "images/val2014", "gqa", "gqa/images", "images/gqa"):
         if (path := folder / place / str(item.image)).exists():
             return Item(item.id, path, item.question, item.truth, item.meta)

@@ -75,11 +75,11 @@ def pope_question(name: str) -> str:
 
 
 def build_questions(
-    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_picture: int = PER_IMAGE, seed: int = 0
+    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_image: int = PER_IMAGE, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Questions about images with known objects: image id -> names, most prominent first.
 
-    For each image the first `per_picture` objects are asked for, and as many absent ones: drawn at random, the most
+    For each image the first `per_image` objects are asked for, and as many absent ones: drawn at random, the most
     frequent of the set, or those seen most often together with what is in the image. Images with fewer objects
     are left out. The records have the official files' keys.
     """
@@ -93,15 +93,15 @@ def build_questions(
     for image, names in objects.items():
         present = list(dict.fromkeys(names))
         absent = sorted(set(frequency) - set(present), key=rank.__getitem__)
-        if len(present) < per_picture or len(absent) < per_picture:
+        if len(present) < per_image or len(absent) < per_image:
             continue
         if setting == "random":
-            wrong = random.Random(f"{seed}:{image}").sample(sorted(absent), per_picture)
+            wrong = random.Random(f"{seed}:{image}").sample(sorted(absent), per_image)
         elif setting == "popular":
-            wrong = absent[:per_picture]
+            wrong = absent[:per_image]
         elif setting == "adversarial":
             wrong = []
-            for name in present[:per_picture]:  # each object brings the companion it is seen with most
+            for name in present[:per_image]:  # each object brings the companion it is seen with most
                 left = [other for other in absent if other not in wrong]
                 wrong.append(min(left, key=lambda other: (-together[name][other], rank[other])))
         else:

@@ -108,7 +108,7 @@ class TinyPope(Pope):
         found: list[Item] = []
         for setting, share in zip(settings, spread(limit, len(settings)), strict=True):
             for question in tiny.questions(split, setting)[:share]:
-                meta = {"picture": question.scene, "setting": setting, "object": question.object}
+                meta = {"group": question.scene, "setting": setting, "object": question.object}
                 key = f"{setting}-{question.id}"
                 found.append(Item(key, images[question.scene], question.text, question.label, meta))
         return found
@@ -139,7 +139,7 @@ class TinyYesNo(Task):
                 break
             draw = random.Random(f"{self.seed} {self.subtask} {scene.id}")
             for number, exchange in enumerate(_pair(self.subtask, scene, draw)):
-                meta = {"picture": scene.id, "first": number == 0}
+                meta = {"group": scene.id, "first": number == 0}
                 key = f"{self.subtask}-{scene.id}-{number}"
                 found.append(Item(key, scene, exchange.question, exchange.answer.lower(), meta))
         return found[:limit]
@@ -152,12 +152,12 @@ class TinyYesNo(Task):
         scores = yes_no_scores(items, answers, self.parser)
         right: dict[str, list[bool]] = {}
         for item, detail in zip(items, scores.details, strict=True):
-            right.setdefault(item.picture, []).append(bool(detail.get("correct")))
+            right.setdefault(item.group, []).append(bool(detail.get("correct")))
         per_item = [dict(counts) for counts in scores.per_item]
         for i, item in enumerate(items):  # an image counts once, with its first question
             if item.meta["first"] and "missing" not in per_item[i]:
-                per_item[i] |= {"pictures": 1.0, "both": float(all(right[item.picture]))}
-        extra = {"accuracy+": Metric(Ratio("both", "pictures")), "score": Metric(_score)}
+                per_item[i] |= {"images": 1.0, "both": float(all(right[item.group]))}
+        extra = {"accuracy+": Metric(Ratio("both", "images")), "score": Metric(_score)}
         return replace(scores, per_item=per_item, definitions={**scores.definitions, **extra})
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
@@ -166,7 +166,7 @@ class TinyYesNo(Task):
 
 
 def _score(counts: Mapping[str, Any]) -> Any:
-    return Ratio("correct", "n")(counts) + Ratio("both", "pictures")(counts)
+    return Ratio("correct", "n")(counts) + Ratio("both", "images")(counts)
 
 
 def _pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) -> tuple[grammar.Exchange, ...]:

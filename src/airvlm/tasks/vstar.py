@@ -37,7 +37,7 @@ from airvlm.tasks.words.options import strict_option
 __all__ = ["VStar"]
 
 PARTS = {"direct_attributes": "attribute", "relative_position": "spatial"}
-PICTURES = (".jpg", ".jpeg", ".png")
+IMAGES = (".jpg", ".jpeg", ".png")
 WHERE = "huggingface.co/datasets/craigwu/vstar_bench"
 
 
@@ -71,19 +71,19 @@ class VStar(Task):
                 )
             for file in files:
                 question = checked(
-                    QuestionRecord, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
+                    VStarQuestion, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
                 )[0]
-                items.append(self._item(part, file.stem, question, _picture_of(file)))
+                items.append(self._item(part, file.stem, question, _image_of(file)))
                 if limit is not None and len(items) >= limit:
                     return items
         return items
 
-    def _item(self, part: str, stem: str, record: QuestionRecord, picture: Path | None) -> Item:
+    def _item(self, part: str, stem: str, record: VStarQuestion, image: Path | None) -> Item:
         options, order = record.options, list(range(len(record.options)))
         if self.ask == "letter":
             random.Random(f"{self.seed}/{part}/{stem}").shuffle(order)
         meta = {"part": PARTS[part], "options": [options[k] for k in order]}
-        return Item(f"{part}/{stem}", picture, record.question, order.index(0), meta)
+        return Item(f"{part}/{stem}", image, record.question, order.index(0), meta)
 
     def prompt(self, item: Item) -> str:
         if self.ask == "likelihood":
@@ -121,7 +121,7 @@ class VStar(Task):
         metrics = {"accuracy": Metric(Ratio("right", "n"))}
         metrics |= {part: Metric(Ratio(f"{part}:right", f"{part}:n")) for part in PARTS.values()}
         notes = (f"V* Bench by {self.ask}: not comparable with figures of the other protocol",)
-        return Scores(per_item, metrics, [item.picture for item in items], details, notes)
+        return Scores(per_item, metrics, [item.group for item in items], details, notes)
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Ids and answers (truth: the official folder), or records with category, options, label and answer."""
@@ -138,7 +138,7 @@ class VStar(Task):
         return replace(task.score(items, texts), coverage=coverage)
 
 
-class QuestionRecord(Checked):
+class VStarQuestion(Checked):
     """A question's .json; its first option is right."""
 
     question: Text
@@ -167,8 +167,8 @@ def _lettered(item: Item) -> dict[str, str]:
     return dict(zip("ABCDEFGH", item.meta["options"]))
 
 
-def _picture_of(file: Path) -> Path:
-    for suffix in PICTURES:
+def _image_of(file: Path) -> Path:
+    for suffix in IMAGES:
         if file.with_suffix(suffix).is_file():
             return file.with_suffix(suffix)
     raise TaskDataMissing(f"vstar: no image beside {file}; expected {file.stem}.jpg or .png")

@@ -159,7 +159,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows, in the order it is painted: a later object may hide part of an earlier one."""
+    """What an image shows, in the order it is painted: a later object may hide part of an earlier one."""
 
     seed: int
     context: str
@@ -213,7 +213,7 @@ def _kind(draw: random.Random, context: str, taken: Sequence[str]) -> str:
 
 
 def _place(draw: random.Random, name: str, others: Sequence[Placed]) -> Placed | None:
-    """A place where the object hides nobody by more than 45 %; None if a crowded picture has no such place."""
+    """A place where the object hides nobody by more than 45 %; None if a crowded image has no such place."""
     sprite = draw.choice(SPRITES[name])
     angle = draw.uniform(-25, 25) if draw.random() < 0.6 else 0.0
     flipped = draw.random() < 0.5

@@ -30,17 +30,17 @@ class Passed:
 
     def __init__(self, model: Any, processor: Any, method: AIR, layer: int) -> None:
         anatomy = Anatomy.of(model)
-        self.picture = tiny_models.rows()[0][1][0]
+        self.image = tiny_models.rows()[0][1][0]
         batch = tiny_models.inputs(processor, tiny_models.rows()[:1])
         self.visual = (batch["input_ids"][0] == 4).nonzero().flatten().numpy()
         with torch.no_grad():
-            self.Z = _numpy(anatomy.encode(anatomy.pixels(processor, [self.picture]))[0])
-            boxes = crop_boxes(self.picture.size, method.patches)
+            self.Z = _numpy(anatomy.encode(anatomy.pixels(processor, [self.image]))[0])
+            boxes = crop_boxes(self.image.size, method.patches)
             self.crops = [
                 _numpy(tokens)
-                for tokens in anatomy.encode(anatomy.pixels(processor, crops(self.picture, boxes)))
+                for tokens in anatomy.encode(anatomy.pixels(processor, crops(self.image, boxes)))
             ]
-            with method(model, processor, images=[self.picture]) as self.run:
+            with method(model, processor, images=[self.image]) as self.run:
                 handles = [
                     anatomy.ffns[layer].register_forward_hook(self._ffn),
                     anatomy.decoder.register_forward_pre_hook(self._decoder, with_kwargs=True),
@@ -211,7 +211,7 @@ def test_the_last_layer_alone_is_refused_for_visual_rows() -> None:
     AIR.paper(layers=(3, 4), positions="all")(model, processor)
 
 
-# -- where the pictures come from
+# -- where the images come from
 
 
 def under(family: str, method: AIR, images: Any, rows: Any = None, processor: bool = True) -> tuple[Any, Run]:
@@ -222,7 +222,7 @@ def under(family: str, method: AIR, images: Any, rows: Any = None, processor: bo
     return torch.stack(out.logits), run
 
 
-def test_pictures_may_be_flat_nested_or_without_the_rows_that_have_none() -> None:
+def test_images_may_be_flat_nested_or_without_the_rows_that_have_none() -> None:
     rows = tiny_models.rows()
     one, two, last = rows[0][1][0], list(rows[2][1]), rows[3][1][0]
     expected, _ = under("llava", AIR(), [[one], [], two, [last]])
@@ -232,19 +232,19 @@ def test_pictures_may_be_flat_nested_or_without_the_rows_that_have_none() -> Non
     assert torch.equal(under("llava", AIR(), two, rows[2:3])[0], alone)
 
 
-def test_pictures_are_told_apart_in_a_row() -> None:
-    _, run = under("llava", AIR(), [list(pictures) for _, pictures in tiny_models.rows()])
+def test_images_are_told_apart_in_a_row() -> None:
+    _, run = under("llava", AIR(), [list(own) for _, own in tiny_models.rows()])
     assert [len(row.crops) for row in run.report.rows] == [1, 0, 2, 1]
 
 
-def test_a_wrong_number_of_pictures_says_how_to_give_them() -> None:
+def test_a_wrong_number_of_images_says_how_to_give_them() -> None:
     with pytest.raises(ValueError, match="2 entries for a batch of 4 rows"):
-        under("llava", AIR(), [tiny_models.picture(1), tiny_models.picture(2)])
+        under("llava", AIR(), [tiny_models.sample_image(1), tiny_models.sample_image(2)])
     with pytest.raises(ValueError, match="row 2 has image tokens"):
-        under("llava", AIR(), [tiny_models.picture(1), None, [], tiny_models.picture(2)])
+        under("llava", AIR(), [tiny_models.sample_image(1), None, [], tiny_models.sample_image(2)])
 
 
-def test_without_pictures_crops_come_from_the_pixels_of_the_input() -> None:
+def test_without_images_crops_come_from_the_pixels_of_the_input() -> None:
     _, run = under("llava", AIR(weight=0.5), None)
     assert [row.fired for row in run.report.rows] == [True, False, True, True]
     assert run.report.rows[0].crops[0][0].box == crop_boxes((32, 32), 12)[0]
@@ -257,22 +257,22 @@ def test_a_plain_forward_pass_sees_the_pixels_too() -> None:
     assert run.report.fired
 
 
-def test_a_model_without_plain_pixels_needs_the_pictures_before_any_token() -> None:
+def test_a_model_without_plain_pixels_needs_the_images_before_any_token() -> None:
     with pytest.raises(ValueError, match="images="):
         under("qwen2_5_vl", AIR(), None)
 
 
-def test_pictures_need_the_processor() -> None:
+def test_images_need_the_processor() -> None:
     with pytest.raises(ValueError, match="processor"):
-        under("llava", AIR(), [tiny_models.picture(1)], processor=False)
+        under("llava", AIR(), [tiny_models.sample_image(1)], processor=False)
 
 
 def test_many_questions_about_one_image_encode_its_crops_and_transport_them_once() -> None:
     model, processor = tiny_models.build("llava")
-    picture = tiny_models.picture(7)
-    rows = [(f"USER: <image> is there a {name} ? ASSISTANT:", [picture]) for name in ("dog", "cat", "fork")]
+    image = tiny_models.sample_image(7)
+    rows = [(f"USER: <image> is there a {name} ? ASSISTANT:", [image]) for name in ("dog", "cat", "fork")]
     for batch in (rows, rows[:1], rows[1:]):
-        with AIR()(model, processor, images=[[picture.copy()] for _ in batch]):
+        with AIR()(model, processor, images=[[image.copy()] for _ in batch]):
             model.generate(**tiny_models.inputs(processor, batch), **GREEDY)
     assert cache_of(model).computed == {"crops": 1, "evidence": 1}
 
@@ -281,24 +281,24 @@ def test_many_questions_about_one_image_encode_its_crops_and_transport_them_once
 
 
 def test_the_report_tells_what_was_done_row_by_row() -> None:
-    images = [list(pictures) for _, pictures in tiny_models.rows()]
+    images = [list(own) for _, own in tiny_models.rows()]
     _, run = under("llava", AIR.paper(keep=3, top_q=6, strength=0.3, layers=(1, 3)), images)
     report = run.report
     assert report.fired and report.layers == (1, 2)
-    assert [row.tokens for row in report.rows] == [12, 0, 24, 12]  # Q rows of each picture, in two layers
+    assert [row.tokens for row in report.rows] == [12, 0, 24, 12]  # Q rows of each image, in two layers
     assert report.tokens == 48 and report.passes == 1
     assert report.norm_ratio is not None
     assert report.norm_ratio.mean == pytest.approx(0.3, rel=1e-3)
     assert report.norm_ratio.max == pytest.approx(0.3, rel=1e-3)
     assert report.sinkhorn is not None and report.sinkhorn.converged and report.sinkhorn.iterations > 0
-    assert [sum(crop.kept for crop in picture) for picture in report.crops] == [3, 3, 3, 3]
+    assert [sum(crop.kept for crop in image) for image in report.crops] == [3, 3, 3, 3]
     assert set(report.seconds) == {"crops", "transport", "injection"}
     assert report.rows[1].reason == "there is no image in this row"
     assert report.method == AIR.paper(keep=3, top_q=6, strength=0.3, layers=(1, 3)).to_json()
 
 
 def test_the_transported_report_names_the_decoders_input() -> None:
-    _, run = under("llava", AIR(weight=0.5), [list(pictures) for _, pictures in tiny_models.rows()])
+    _, run = under("llava", AIR(weight=0.5), [list(own) for _, own in tiny_models.rows()])
     assert run.report.layers == (-1,) and run.report.passes == 1
     assert [row.tokens for row in run.report.rows] == [16, 0, 32, 16]  # every visual token
 

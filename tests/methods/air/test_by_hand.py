@@ -20,8 +20,8 @@ from tests import tiny_models
 
 Array = NDArray[np.float64]
 M, Q, KEEP, STRENGTH = 4, 6, 2, 0.3
-PICTURE = tiny_models.picture(1)
-ROW = ("USER: <image> is there a fork in the image ? ASSISTANT:", [PICTURE])
+IMAGE = tiny_models.sample_image(1)
+ROW = ("USER: <image> is there a fork in the image ? ASSISTANT:", [IMAGE])
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def run(method: AIR | None, two_layers: Any) -> tuple[Seen, Any]:
             with watching(model) as seen:
                 model(**batch)
             return seen, None
-        with method(model, processor, images=[[PICTURE]]) as air, watching(model) as seen:
+        with method(model, processor, images=[[IMAGE]]) as air, watching(model) as seen:
             model(**batch)
     return seen, air.report
 
@@ -83,7 +83,7 @@ def ffn(model: Any, layer: int, x: Array) -> Array:
 def visual_tokens(two_layers: Any) -> tuple[Array, Array]:
     """Z (K, d) and the crops' tokens (M, N, d), by the model's own encoder."""
     model, processor, batch = two_layers
-    cut = [PICTURE.crop(box) for box in crop_boxes(PICTURE.size, M)]
+    cut = [IMAGE.crop(box) for box in crop_boxes(IMAGE.size, M)]
     pixels = processor.image_processor(cut, return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         crops = model.base_model.get_image_features(pixels, return_dict=True).pooler_output

@@ -1,7 +1,5 @@
 """The controls: what they change, and how methods are spelled."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -9,41 +7,22 @@ from airvlm.methods import AIR, METHODS, VAF, Composed, parse_method
 from airvlm.methods.air.controls import CONTROLS, control
 from airvlm.methods.biases import Shorter
 from tests import tiny_models
-
-GREEDY = {"max_new_tokens": 6, "do_sample": False}
-
-
-@pytest.fixture
-def llava() -> Any:
-    model, processor = tiny_models.shared("llava")
-    return model, processor, tiny_models.inputs(processor, tiny_models.rows())
-
-
-def generated(llava: Any, method: Any, **options: Any) -> Any:
-    model, processor, batch = llava
-    images = [list(pictures) for _, pictures in tiny_models.rows()]
-    out = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    if method is None:
-        return model.generate(**batch, **GREEDY, **options, **out)
-    with method(model, processor, images=images) as run:
-        result = model.generate(**batch, **GREEDY, **options, **out)
-    result.report = run.report
-    return result
+from tests.methods.generated import GREEDY, generated
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize(
     "base", [AIR.transported(keep=3, weight=0.5, top_q=0.5), AIR.paper(keep=3, strength=0.5, top_q=8)]
 )
-def test_every_control_acts_and_differs_from_what_it_controls(llava: Any, name: str, base: AIR) -> None:
+def test_every_control_acts_and_differs_from_what_it_controls(name: str, base: AIR) -> None:
     changed = control(name, base)
     assert changed != base
-    out, own = generated(llava, changed), generated(llava, base)
+    out, own = generated(changed), generated(base)
     assert out.report.fired
     assert not torch.equal(torch.stack(out.logits), torch.stack(own.logits))
 
 
-def test_another_pictures_crops_need_another_picture() -> None:
+def test_another_images_crops_need_another_image() -> None:
     model, processor = tiny_models.shared("llava")
     rows = tiny_models.rows()[:1]
     with pytest.raises(ValueError, match="two unlike images"):
@@ -66,7 +45,7 @@ def test_fields_are_spelled_after_a_colon() -> None:
     assert parse_method("air-lineage:layers=2-4,strength=none") == AIR.lineage(layers=(2, 4), strength=None)
     assert parse_method("air:top_q=64") == AIR(top_q=64)
     assert parse_method("shorter:bias=-1.5") == Shorter(-1.5)
-    assert parse_method("air-other-picture:weight=0.3") == AIR(weight=0.3, source="other")
+    assert parse_method("air-other-image:weight=0.3") == AIR(weight=0.3, source="other")
 
 
 def test_methods_joined_by_plus_are_composed_in_order() -> None:
@@ -94,3 +73,12 @@ def test_the_model_as_it_is_is_no_method(text: str) -> None:
 def test_a_wrong_spelling_says_what_is_known(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_method(text)
+
+
+def test_a_former_name_still_works_with_a_warning_and_is_not_listed() -> None:
+    with pytest.warns(DeprecationWarning, match="air-other-picture is now called air-other-image"):
+        assert parse_method("air-other-picture:weight=0.3") == AIR(weight=0.3, source="other")
+    with pytest.warns(DeprecationWarning):
+        assert parse_method("vaf+air-other-picture") == Composed(VAF(), AIR(source="other"))
+    assert control("other-picture", AIR()) == control("other-image", AIR())
+    assert "air-other-picture" in METHODS and "air-other-picture" not in list(METHODS)

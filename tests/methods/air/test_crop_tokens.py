@@ -21,9 +21,9 @@ def llava() -> Any:
     return Anatomy.of(model), processor
 
 
-def tokens_of(llava: Any, pictures: list[Any], cropping: Cropping = CROPPING) -> list[CropTokens]:
+def tokens_of(llava: Any, images: list[Any], cropping: Cropping = CROPPING) -> list[CropTokens]:
     anatomy, processor = llava
-    return encode_crops(anatomy, processor, pictures, [content_key(p) for p in pictures], cropping)
+    return encode_crops(anatomy, processor, images, [content_key(p) for p in images], cropping)
 
 
 def encoded(llava: Any) -> int:
@@ -32,48 +32,50 @@ def encoded(llava: Any) -> int:
 
 def test_a_view_is_what_the_encoder_makes_of_the_crop(llava: Any) -> None:
     anatomy, processor = llava
-    picture = tiny_models.picture(1)
-    [found] = tokens_of(llava, [picture])
-    assert found.boxes == tuple(crop_boxes(picture.size, 5))
-    for tokens, crop in zip(found.tokens, crops(picture, found.boxes), strict=True):
+    image = tiny_models.sample_image(1)
+    [found] = tokens_of(llava, [image])
+    assert found.boxes == tuple(crop_boxes(image.size, 5))
+    for tokens, crop in zip(found.tokens, crops(image, found.boxes), strict=True):
         [alone] = anatomy.encode(anatomy.pixels(processor, [crop]))
         torch.testing.assert_close(tokens, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_a_picture_is_encoded_once_however_often_it_is_asked_about(llava: Any) -> None:
-    first = tokens_of(llava, [tiny_models.picture(1), tiny_models.picture(2), tiny_models.picture(1)])
+def test_an_image_is_encoded_once_however_often_it_is_asked_about(llava: Any) -> None:
+    first = tokens_of(
+        llava, [tiny_models.sample_image(1), tiny_models.sample_image(2), tiny_models.sample_image(1)]
+    )
     assert encoded(llava) == 2
     assert first[0] is first[2]
-    again = tokens_of(llava, [tiny_models.picture(2)])
+    again = tokens_of(llava, [tiny_models.sample_image(2)])
     assert encoded(llava) == 2 and again[0] is first[1]
 
 
 def test_other_crops_are_other_views(llava: Any) -> None:
-    tokens_of(llava, [tiny_models.picture(1)])
-    tokens_of(llava, [tiny_models.picture(1)], replace(CROPPING, layout="random", seed=3))
+    tokens_of(llava, [tiny_models.sample_image(1)])
+    tokens_of(llava, [tiny_models.sample_image(1)], replace(CROPPING, layout="random", seed=3))
     assert encoded(llava) == 2
 
 
 def test_changed_weights_are_encoded_anew(llava: Any) -> None:
-    [before] = tokens_of(llava, [tiny_models.picture(1)])
+    [before] = tokens_of(llava, [tiny_models.sample_image(1)])
     with torch.no_grad():
         next(llava[0].model.base_model.multi_modal_projector.parameters()).mul_(2)
-    [after] = tokens_of(llava, [tiny_models.picture(1)])
+    [after] = tokens_of(llava, [tiny_models.sample_image(1)])
     assert not torch.equal(before.tokens, after.tokens)
 
 
 def test_chunks_change_nothing(llava: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = [tiny_models.picture(i) for i in range(3)]
-    whole = tokens_of(llava, pictures)
+    images = [tiny_models.sample_image(i) for i in range(3)]
+    whole = tokens_of(llava, images)
     cache_of(llava[0].model).clear()
     monkeypatch.setattr("airvlm.methods.air.crops.CHUNK", 4)
-    for one, other in zip(whole, tokens_of(llava, pictures), strict=True):
+    for one, other in zip(whole, tokens_of(llava, images), strict=True):
         torch.testing.assert_close(one.tokens, other.tokens, rtol=1e-4, atol=1e-5)
 
 
 def test_crops_of_a_pixel_tensor_are_windows_of_it(llava: Any) -> None:
     anatomy, processor = llava
-    pixels = anatomy.pixels(processor, [tiny_models.picture(1)])["pixel_values"][0]
+    pixels = anatomy.pixels(processor, [tiny_models.sample_image(1)])["pixel_values"][0]
     [found] = tokens_of(llava, [pixels], Cropping(patches=1))
     assert found.boxes[0] == (0, 0, 32, 32)  # one window shows all
     [whole] = anatomy.encode({"pixel_values": pixels[None]})
@@ -83,7 +85,7 @@ def test_crops_of_a_pixel_tensor_are_windows_of_it(llava: Any) -> None:
 def test_crops_of_unlike_sizes_are_padded_and_masked() -> None:
     model, processor = tiny_models.build("qwen2_5_vl")
     [found] = tokens_of(
-        (Anatomy.of(model), processor), [tiny_models.picture(1, (160, 60))], Cropping(20, "random")
+        (Anatomy.of(model), processor), [tiny_models.sample_image(1, (160, 60))], Cropping(20, "random")
     )
     assert found.mask is not None
     assert found.mask.shape == found.tokens.shape[:2]
@@ -104,7 +106,9 @@ def test_shrunk_crops_hold_no_detail_that_the_model_did_not_get(llava: Any) -> N
     assert apart(replace(CROPPING, shrunk=True)) < 0.5 * apart(CROPPING)
 
 
-def test_native_resolution_has_no_shrunk_picture() -> None:
+def test_native_resolution_has_no_shrunk_image() -> None:
     model, processor = tiny_models.shared("qwen2_5_vl")
     with pytest.raises(ValueError, match="no shrunk one"):
-        tokens_of((Anatomy.of(model), processor), [tiny_models.picture(1)], replace(CROPPING, shrunk=True))
+        tokens_of(
+            (Anatomy.of(model), processor), [tiny_models.sample_image(1)], replace(CROPPING, shrunk=True)
+        )

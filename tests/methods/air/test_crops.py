@@ -14,7 +14,7 @@ SHAPES = [(640, 480), (480, 640), (336, 336), (2000, 90), (50, 1500), (7, 5), (1
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 60), st.sampled_from(["windows", "random"]), st.integers(0, 99))
-def test_any_count_of_boxes_lies_inside_any_picture(size, n, plan, seed):
+def test_any_count_of_boxes_lies_inside_any_image(size, n, plan, seed):
     boxes = crop_boxes(size, n, plan, seed)
     assert len(boxes) == n
     for x0, y0, x1, y1 in boxes:
@@ -38,12 +38,12 @@ def test_twelve_windows_come_in_two_scales_and_overlap():
     seen = np.zeros((480, 640), dtype=int)
     for x0, y0, x1, y1 in boxes:
         seen[y0:y1, x0:x1] += 1
-    assert seen.min() >= 2  # each of the two scales covers the picture
+    assert seen.min() >= 2  # each of the two scales covers the image
     assert seen.max() > 3
 
 
 @pytest.mark.parametrize("size", [(640, 480), (480, 640), (1800, 300), (300, 1800)])
-def test_windows_are_nearly_square_whatever_the_picture(size):
+def test_windows_are_nearly_square_whatever_the_image(size):
     for w, h in (box.size for box in crop_boxes(size)):
         assert 1 / 3 < w / h < 3
 
@@ -61,10 +61,10 @@ def test_random_crops_keep_their_scale_and_ratio():
 
 
 def test_a_crop_is_the_pixels_of_its_box():
-    picture = Image.fromarray(np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3))
-    (crop,) = crops(picture, [Box(3, 5, 17, 11)])
-    np.testing.assert_array_equal(np.asarray(crop), np.asarray(picture)[5:11, 3:17])
-    assert crops(picture, []) == []
+    image = Image.fromarray(np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3))
+    (crop,) = crops(image, [Box(3, 5, 17, 11)])
+    np.testing.assert_array_equal(np.asarray(crop), np.asarray(image)[5:11, 3:17])
+    assert crops(image, []) == []
 
 
 @pytest.mark.parametrize(

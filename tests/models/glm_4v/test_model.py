@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from airvlm import models
-from airvlm.models.glm_4v.model import Glm4VForConditionalGeneration, picture_positions
+from airvlm.models.glm_4v.model import Glm4VForConditionalGeneration, image_positions
 from tests.models.ported import golden_cases as golden
 from tests.models.ported import tiny_checkpoints as tiny
 
@@ -24,7 +24,7 @@ def golden_model(name: str) -> Any:
 
 
 def expanded(ids: Tensor, mask: Tensor, model: Any) -> dict[str, Tensor]:
-    """The official three ids a picture -> one id for each row, as the processor writes them; left-padded."""
+    """The official three ids an image -> one id for each row, as the processor writes them; left-padded."""
     config, rows = model.config, []
     for row, real in zip(ids.tolist(), mask.tolist()):
         own = [token for token, seen in zip(row, real) if seen]
@@ -64,21 +64,21 @@ def test_positions_equal_the_original(name: str) -> None:
     given, case = inputs(name)
     if "expanded_position_ids" not in case:
         pytest.skip("a case without positions")
-    is_picture = given["input_ids"] == golden_model(name).config.image_token_id
-    ours = picture_positions(is_picture, given["attention_mask"])
+    is_image = given["input_ids"] == golden_model(name).config.image_token_id
+    ours = image_positions(is_image, given["attention_mask"])
     assert torch.equal(ours, case["expanded_position_ids"])
 
 
 @cases
-def test_picture_features_equal_the_original(name: str) -> None:
+def test_image_features_equal_the_original(name: str) -> None:
     given, case = inputs(name)
     if "pixel_values" not in given:
-        pytest.skip("a case without pictures")
+        pytest.skip("a case without images")
     model = golden_model(name)
     whole = model.model.visual(given["pixel_values"]).pooler_output
     torch.testing.assert_close(whole, case["image_features"], rtol=0, atol=FEATURES)
     rows = model.get_image_features(given["pixel_values"]).pooler_output
-    assert torch.equal(torch.stack(rows), whole[:, 1:-1])  # without the two learned rows around a picture
+    assert torch.equal(torch.stack(rows), whole[:, 1:-1])  # without the two learned rows around an image
 
 
 @cases
@@ -94,44 +94,44 @@ def generate(model: Any, given: dict[str, Tensor], tokens: int = 8, **options: A
     return ids[:, given["input_ids"].shape[1] :]
 
 
-def pictured(model: Any, pictures: list[bool]) -> dict[str, Tensor]:
-    """A left-padded batch of random text; some rows have a picture."""
+def shown(model: Any, images: list[bool]) -> dict[str, Tensor]:
+    """A left-padded batch of random text; some rows have an image."""
     draw = torch.Generator().manual_seed(4)
     config, rows = model.config, []
     triple = [config.boi_token_id, config.pad_token_id, config.eoi_token_id]
-    for i, has in enumerate(pictures):
+    for i, has in enumerate(images):
         ids = torch.randint(0, 200, (9 + 4 * i,), generator=draw).tolist()
         rows.append(ids[:3] + triple * has + ids[3:])
     length = max(map(len, rows))
     ids = torch.tensor([[0] * (length - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows])
     given = expanded(ids, mask, model)
-    if any(pictures):
-        given["pixel_values"] = torch.randn(sum(pictures), 3, 32, 32, generator=draw)
+    if any(images):
+        given["pixel_values"] = torch.randn(sum(images), 3, 32, 32, generator=draw)
     return given
 
 
 @pytest.mark.parametrize(
-    "pictures", [[False, False, False], [True, False, True], [True, True]], ids=["text", "mixed", "pictures"]
+    "images", [[False, False, False], [True, False, True], [True, True]], ids=["text", "mixed", "images"]
 )
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"num_beams": 3}], ids=str)
-def test_a_batch_equals_its_rows(pictures: list[bool], options: dict[str, Any]) -> None:
+def test_a_batch_equals_its_rows(images: list[bool], options: dict[str, Any]) -> None:
     model = tiny.model("chatglm")
-    batch = pictured(model, pictures)
+    batch = shown(model, images)
     together = generate(model, batch, **options)
-    for i, has in enumerate(pictures):
+    for i, has in enumerate(images):
         ids = batch["input_ids"][i][batch["attention_mask"][i].bool()][None]
         alone = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if has:
-            first = sum(pictures[:i])
+            first = sum(images[:i])
             alone["pixel_values"] = batch["pixel_values"][first : first + 1]
         assert generate(model, alone, **options)[0].tolist() == together[i].tolist()
 
 
 @torch.no_grad()
-def test_a_hand_written_loop_over_a_cache_goes_on_after_the_picture() -> None:
+def test_a_hand_written_loop_over_a_cache_goes_on_after_the_image() -> None:
     model = tiny.model("chatglm")
-    given = pictured(model, [True])
+    given = shown(model, [True])
     wanted = generate(model, given)
     out = model(**given, use_cache=True)
     said = []
@@ -145,19 +145,19 @@ def test_a_hand_written_loop_over_a_cache_goes_on_after_the_picture() -> None:
 @torch.no_grad()
 def test_without_a_mask_a_prompt_is_one_sequence() -> None:
     model = tiny.model("chatglm")
-    given = pictured(model, [True])
+    given = shown(model, [True])
     masked = model(**given, use_cache=False).logits
     assert torch.equal(model(**{**given, "attention_mask": None}, use_cache=False).logits, masked)
 
 
-def test_pictures_and_places_must_agree() -> None:
+def test_images_and_places_must_agree() -> None:
     model = tiny.model("chatglm")
-    given = pictured(model, [True])
-    with pytest.raises(ValueError, match=r"16 ids .* but 2 pictures give 32 rows"):
+    given = shown(model, [True])
+    with pytest.raises(ValueError, match=r"16 ids .* but 2 images give 32"):
         model(**{**given, "pixel_values": given["pixel_values"].repeat(2, 1, 1, 1)})
 
 
-def test_another_picture_size_is_refused() -> None:
+def test_another_image_size_is_refused() -> None:
     with pytest.raises(ValueError, match="positions for 64 patches and got 256"):
         tiny.model("chatglm").get_image_features(torch.zeros(1, 3, 64, 64))
 

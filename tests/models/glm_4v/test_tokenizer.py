@@ -37,7 +37,7 @@ def real() -> ChatGLM4Tokenizer:
 
 
 def official(ids: list[int], tokenizer: ChatGLM4Tokenizer) -> list[int]:
-    """Our one id for a picture's rows -> the original's placeholder."""
+    """Our one id for an image's rows -> the original's placeholder."""
     ours, theirs = tokenizer.convert_tokens_to_ids(["<|image|>", "<|endoftext|>"])
     return [theirs if i == ours else i for i in ids]
 
@@ -77,12 +77,12 @@ def test_chats_have_the_originals_structure(small: ChatGLM4Tokenizer) -> None:
     def special(*tokens: str) -> list[int]:
         return [small.convert_tokens_to_ids(token) for token in tokens]
 
-    picture = special("<|begin_of_image|>", "<|endoftext|>", "<|end_of_image|>")
+    image = special("<|begin_of_image|>", "<|endoftext|>", "<|end_of_image|>")
     for case in cases()["chat"]:
         wanted = special("[gMASK]", "<sop>")
         for turn in case["messages"]:
             wanted += special(f"<|{turn['role']}|>") + text("\n")
-            wanted += picture if "image" in turn else []
+            wanted += image if "image" in turn else []
             wanted += text(turn["content"])
         assert chat(small, case["messages"]) == wanted + special("<|assistant|>"), case["name"]
 
@@ -111,13 +111,13 @@ def test_plain_text_gets_the_prefix_and_a_chat_does_not_get_it_twice(small: Chat
     assert chat(small, [{"role": "user", "content": "dog"}]).count(prefix[0]) == 1
 
 
-def test_two_pictures_in_a_conversation_are_refused(small: ChatGLM4Tokenizer) -> None:
-    picture = {"type": "image"}
+def test_two_images_in_a_conversation_are_refused(small: ChatGLM4Tokenizer) -> None:
+    image = {"type": "image"}
     for turns in (
-        [{"role": "user", "content": [picture, picture]}],
-        [{"role": "user", "content": [picture]}, {"role": "user", "content": [picture]}],
+        [{"role": "user", "content": [image, image]}],
+        [{"role": "user", "content": [image]}, {"role": "user", "content": [image]}],
     ):
-        with pytest.raises(Exception, match="one picture a conversation"):
+        with pytest.raises(Exception, match="one image a conversation"):
             chat(small, turns)
 
 

@@ -17,7 +17,7 @@ from airvlm.models import CheckpointError
 from airvlm.models.ported import checkpoint
 from airvlm.vlm import VLM
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import picture
+from tests.tiny_models import sample_image
 
 model_types = pytest.mark.parametrize("model_type", tiny.MODELS)
 
@@ -122,7 +122,7 @@ def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: st
     from transformers import BitsAndBytesConfig
 
     vlm = VLM.load(folders[model_type], quantization_config=BitsAndBytesConfig(load_in_4bit=True))
-    answer = vlm.ask(picture(1), "Is there a dog?", method=AIR.transported(patches=3), max_new_tokens=4)
+    answer = vlm.ask(sample_image(1), "Is there a dog?", method=AIR.transported(patches=3), max_new_tokens=4)
     assert answer.report is not None and answer.report.fired
 
 

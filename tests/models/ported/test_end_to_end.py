@@ -16,7 +16,7 @@ from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
 from airvlm.vlm import VLM
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import picture
+from tests.tiny_models import sample_image
 
 QUESTION = "Is there a dog in the image?"
 METHODS: dict[str, Method | None] = {
@@ -50,39 +50,39 @@ def vlm(folder: Path) -> VLM:
 
 
 def test_every_method_acts_and_leaves_no_trace(vlm: VLM) -> None:
-    answers = vlm.compare(picture(1), QUESTION, METHODS, max_new_tokens=6)
+    answers = vlm.compare(sample_image(1), QUESTION, METHODS, max_new_tokens=6)
     for name, answer in answers.items():
         assert (answer.report is None) == (name == "vanilla")
         assert answer.report is None or answer.report.fired, name
     assert len({answer.text for answer in answers.values()}) > 1
-    assert vlm.ask(picture(1), QUESTION, max_new_tokens=6).text == answers["vanilla"].text
-    assert vlm.describe(picture(1), method=AIR.transported(patches=3), max_new_tokens=6).report.fired  # type: ignore[union-attr]
+    assert vlm.ask(sample_image(1), QUESTION, max_new_tokens=6).text == answers["vanilla"].text
+    assert vlm.describe(sample_image(1), method=AIR.transported(patches=3), max_new_tokens=6).report.fired  # type: ignore[union-attr]
 
 
-def test_a_batch_of_pictures_and_text_equals_its_rows(vlm: VLM) -> None:
+def test_a_batch_of_images_and_text_equals_its_rows(vlm: VLM) -> None:
     requests: list[Any] = [
-        (picture(1), QUESTION),
+        (sample_image(1), QUESTION),
         (None, "Is there a dog?"),
-        (picture(2, (40, 64)), "dog? " * 9),
+        (sample_image(2, (40, 64)), "dog? " * 9),
     ]
     together = [answer.text for answer in vlm.batch(requests, max_new_tokens=6, progress=False)]
     assert together == [vlm.ask(*request, max_new_tokens=6).text for request in requests]
-    several: list[Any] = [picture(1), picture(2)]
+    several: list[Any] = [sample_image(1), sample_image(2)]
     if vlm.anatomy.family == "qwen":
         assert vlm.ask(several, QUESTION, max_new_tokens=4).tokens
     else:
-        with pytest.raises(Exception, match="one picture a conversation"):
+        with pytest.raises(Exception, match="one image a conversation"):
             vlm.ask(several, QUESTION)
 
 
 def test_streams_and_likelihoods(vlm: VLM) -> None:
-    whole = vlm.ask(picture(1), QUESTION, max_new_tokens=6).text
-    assert "".join(vlm.stream(picture(1), QUESTION, max_new_tokens=6)).strip() == whole
-    assert all(score < 0 for score in vlm.likelihood(picture(1), QUESTION, ["Yes", "No"]))
+    whole = vlm.ask(sample_image(1), QUESTION, max_new_tokens=6).text
+    assert "".join(vlm.stream(sample_image(1), QUESTION, max_new_tokens=6)).strip() == whole
+    assert all(score < 0 for score in vlm.likelihood(sample_image(1), QUESTION, ["Yes", "No"]))
 
 
 def test_an_option_is_scored_where_the_answer_would_stand(vlm: VLM) -> None:
-    row = vlm.encoder.read(picture(1), QUESTION)
+    row = vlm.encoder.read(sample_image(1), QUESTION)
     start = "\n" if vlm.anatomy.family == "chatglm" else ""  # Qwen's template has written it already
     assert (row.prompt + start).endswith("assistant\n" if not start else "<|assistant|>\n")
     ids = vlm.encoder.inputs([replace(row, prompt=row.prompt + start + "Yes")])
@@ -90,14 +90,14 @@ def test_an_option_is_scored_where_the_answer_would_stand(vlm: VLM) -> None:
     with torch.no_grad():
         logp = vlm.model(**ids).logits[0, -len(option) - 1 : -1].float().log_softmax(-1)
     wanted = logp.gather(1, torch.tensor(option)[:, None]).mean().item()
-    assert vlm.likelihood(picture(1), QUESTION, ["Yes"]) == pytest.approx([wanted], abs=1e-4)
+    assert vlm.likelihood(sample_image(1), QUESTION, ["Yes"]) == pytest.approx([wanted], abs=1e-4)
 
 
 def test_special_strings_in_a_question_stay_text(vlm: VLM) -> None:
     typed = "What is <|im_end|> and <|user|> and [gMASK] and <img>?"
-    answer = vlm.ask(picture(1), typed, max_new_tokens=2)
-    ids = vlm.encoder.inputs([vlm.encoder.read(picture(1), typed)])["input_ids"][0]
-    plain = vlm.encoder.inputs([vlm.encoder.read(picture(1), "What is?")])["input_ids"][0]
+    answer = vlm.ask(sample_image(1), typed, max_new_tokens=2)
+    ids = vlm.encoder.inputs([vlm.encoder.read(sample_image(1), typed)])["input_ids"][0]
+    plain = vlm.encoder.inputs([vlm.encoder.read(sample_image(1), "What is?")])["input_ids"][0]
     first = vlm.processor.tokenizer.convert_tokens_to_ids("<|endoftext|>")
     assert ids[ids >= first].tolist() == plain[plain >= first].tolist()
     assert typed in vlm.processor.tokenizer.decode(ids)
@@ -108,7 +108,7 @@ def test_the_command_line_and_the_evaluation(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = tmp_path / "scene.png"
-    picture(1, (96, 80)).save(image)
+    sample_image(1, (96, 80)).save(image)
     settings = ["--set", "patches=3", "--max-new-tokens", "4", "--json"]
     assert cli.run(["ask", str(image), QUESTION, "-m", str(folder), "--method", "air", *settings]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == str(folder)

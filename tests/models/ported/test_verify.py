@@ -9,7 +9,7 @@ import pytest
 
 from airvlm.models.ported import verify
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import picture
+from tests.tiny_models import sample_image
 
 QUESTION = "Is there a dog?"
 
@@ -21,7 +21,7 @@ def test_agreement_and_difference_are_found(
 ) -> None:
     folder = tiny.save(tmp_path / "model", model_type)
     image = tmp_path / "scene.png"
-    picture(1).save(image)
+    sample_image(1).save(image)
     said, _, config = verify.ours(str(folder), str(image), QUESTION, 5, "float32")
     player = tmp_path / "player.py"
     player.write_text(f"print('loading'); print({json.dumps(json.dumps(official(said, config, spoilt)))})")
@@ -36,7 +36,7 @@ def test_agreement_and_difference_are_found(
 
 
 def official(said: dict[str, list[int]], config: Any, spoilt: str | None) -> dict[str, list[int]]:
-    """Our own answer, with the picture written as the original writes it, and perhaps a mistake."""
+    """Our own answer, with the image written as the original writes it, and perhaps a mistake."""
     prompt = [65 if token == config.image_token_id else token for token in said["prompt"]]
     tokens = list(said["tokens"])
     if spoilt == "tokens":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from airvlm import models
-from airvlm.models.ported.processing import SquarePictureProcessor
+from airvlm.models.ported.processing import SquareImageProcessor
 
 models.register()  # tiny_models builds through transformers' Auto classes
 
@@ -11,7 +11,7 @@ models.register()  # tiny_models builds through transformers' Auto classes
 def configs(
     text: dict[str, Any], *, view: int, image: int, start: int, end: int
 ) -> dict[str, dict[str, Any]]:
-    """Two configs around the common text settings. A picture is 16 rows between the ids `start` and `end`."""
+    """Two configs around the common text settings. An image is 16 rows between the ids `start` and `end`."""
     assert end == start + 1
     shared = {
         key: text[key] for key in ("hidden_size", "num_attention_heads", "pad_token_id", "eos_token_id")
@@ -63,4 +63,4 @@ def configs(
 
 
 def image_processors(view: int) -> dict[str, tuple[Any, dict[str, Any]]]:
-    return {name: (SquarePictureProcessor, {"size": view}) for name in ("qwen", "chatglm")}
+    return {name: (SquareImageProcessor, {"size": view}) for name in ("qwen", "chatglm")}

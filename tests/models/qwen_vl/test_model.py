@@ -9,11 +9,11 @@ from torch import Tensor
 
 from airvlm import models
 from airvlm.methods.air.config import AIR
-from airvlm.models.ported.processing import SquarePictureProcessor
+from airvlm.models.ported.processing import SquareImageProcessor
 from airvlm.models.qwen_vl.model import QwenVLForConditionalGeneration
 from tests.models.ported import golden_cases as golden
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import picture
+from tests.tiny_models import sample_image
 
 PAD = 256  # <|endoftext|> of the golden vocabulary
 FEATURES, STATES = 2e-6, 3e-5  # tolerances of the golden README
@@ -49,10 +49,10 @@ def test_every_layer_equals_the_original(name: str) -> None:
 
 
 @cases
-def test_picture_features_equal_the_original(name: str) -> None:
+def test_image_features_equal_the_original(name: str) -> None:
     given, case, _ = inputs(name)
     if "pixel_values" not in given:
-        pytest.skip("a case without pictures")
+        pytest.skip("a case without images")
     features = golden_model().get_image_features(given["pixel_values"]).pooler_output
     torch.testing.assert_close(torch.stack(features), case["image_features"], rtol=0, atol=FEATURES)
 
@@ -126,8 +126,8 @@ def test_neither_long_rule_acts_in_training_mode() -> None:
     assert torch.equal(model.train()(input_ids=ids).logits, plain.train()(input_ids=ids).logits)
 
 
-def pictured(model: Any, rows: list[list[int]]) -> dict[str, Tensor]:
-    """A left-padded batch of random text with as many pictures a row as `rows` lists, each at its place."""
+def shown(model: Any, rows: list[list[int]]) -> dict[str, Tensor]:
+    """A left-padded batch of random text with as many images a row as `rows` lists, each at its place."""
     draw = torch.Generator().manual_seed(4)
     start, pad = model.config.image_start_id, model.config.image_token_id
     span = [start, *[pad] * model.config.image_rows, start + 1]
@@ -142,9 +142,9 @@ def pictured(model: Any, rows: list[list[int]]) -> dict[str, Tensor]:
     return {**padded(made, 0), "pixel_values": pixels} if count else padded(made, 0)
 
 
-def test_pictures_in_a_batch_reach_their_own_rows() -> None:
+def test_images_in_a_batch_reach_their_own_rows() -> None:
     model = tiny.model("qwen")
-    batch = pictured(model, [[2], [], [0, 5], [3]])
+    batch = shown(model, [[2], [], [0, 5], [3]])
     together = generate(model, batch, output_logits=True, return_dict_in_generate=False)
     counts = [1, 0, 2, 1]
     for i, count in enumerate(counts):
@@ -156,33 +156,35 @@ def test_pictures_in_a_batch_reach_their_own_rows() -> None:
         assert generate(model, alone)[0].tolist() == together[i].tolist()
 
 
-def test_beams_carry_every_pictures_rows() -> None:
+def test_beams_carry_every_images_rows() -> None:
     model = tiny.model("qwen")
-    batch = pictured(model, [[2], [], [0, 5]])
+    batch = shown(model, [[2], [], [0, 5]])
     together = generate(model, batch, num_beams=3)
     mask = batch["attention_mask"][2].bool()
     alone = {"input_ids": batch["input_ids"][2][mask][None], "pixel_values": batch["pixel_values"][1:]}
     assert generate(model, alone, num_beams=3)[0].tolist() == together[2].tolist()
 
 
-def test_pictures_and_places_must_agree() -> None:
+def test_images_and_places_must_agree() -> None:
     model = tiny.model("qwen")
-    batch = pictured(model, [[2]])
-    with pytest.raises(ValueError, match="16 ids between <img> and </img>, but 2 pictures give 32 rows"):
+    batch = shown(model, [[2]])
+    with pytest.raises(
+        ValueError, match="16 ids between <img> and </img>, but 2 images give 32 visual tokens"
+    ):
         model(**{**batch, "pixel_values": batch["pixel_values"].repeat(2, 1, 1, 1)})
 
 
 @torch.no_grad()
 def test_the_ids_inside_a_span_do_not_matter() -> None:
     model = tiny.model("qwen")
-    batch = pictured(model, [[2]])
+    batch = shown(model, [[2]])
     other = batch["input_ids"].clone()
     other[other == model.config.image_token_id] = 65  # the original writes the bytes of a path there
     assert torch.equal(model(**batch).logits, model(**{**batch, "input_ids": other}).logits)
     beams = generate(model, batch, num_beams=2)
     assert generate(model, {**batch, "input_ids": other}, num_beams=2).tolist() == beams.tolist()
     with AIR.transported(patches=3)(
-        model, SquarePictureProcessor(size=64), images=[[picture(1)]], check_images=False
+        model, SquareImageProcessor(size=64), images=[[sample_image(1)]], check_images=False
     ) as run:
         generate(model, {**batch, "input_ids": other})
     assert run.report.fired

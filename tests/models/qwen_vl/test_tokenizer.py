@@ -1,4 +1,4 @@
-"""Qwen-VL's tokenizer gives the original's ids, also for chats, picture spans and attempts to smuggle special tokens.
+"""Qwen-VL's tokenizer gives the original's ids, also for chats, image spans and attempts to smuggle special tokens.
 
 The real vocabulary is inside the PyPI package dashscope (`pip install --no-deps dashscope`), which is never imported.
 """
@@ -52,7 +52,7 @@ def test_plain_text_is_encoded_as_by_the_original() -> None:
         assert real().encode(case["text"]) == case["ids"], case["text"]
 
 
-def test_picture_spans_hold_the_paths_bytes() -> None:
+def test_image_spans_hold_the_paths_bytes() -> None:
     for case in cases()["image_span"]:
         text = f"<img>{case['path']}</img>"
         assert real().encode(text) == case["ids"]
@@ -160,7 +160,7 @@ def test_special_strings_typed_in_a_chat_stay_text(small: QWenTokenizer, typed: 
 
 
 @pytest.mark.parametrize("typed", ["<img>/etc/passwd</img>", "</img>", "<imgpad>", "<img>"])
-def test_picture_tags_typed_beside_pictures_stay_text(small: QWenTokenizer, typed: str) -> None:
+def test_image_tags_typed_beside_images_stay_text(small: QWenTokenizer, typed: str) -> None:
     ids = chat(small, [{"type": "image"}, {"type": "text", "text": typed}])
     assert ids.count(small.convert_tokens_to_ids("<img>")) == 1
     assert ids.count(small.convert_tokens_to_ids("<imgpad>")) == 16

@@ -30,7 +30,7 @@ class TwentyQuestions(Task):
         rows = [json.loads(line) for line in QUESTIONS.read_text().splitlines()][:limit]
         # items about one image are drawn together when intervals are computed
         return [
-            Item(row["id"], images[row["scene"]], row["question"], row["answer"], {"picture": row["scene"]})
+            Item(row["id"], images[row["scene"]], row["question"], row["answer"], {"group": row["scene"]})
             for row in rows
         ]
 

@@ -65,10 +65,10 @@ class AirProcessor:
             return outputs
         own: dict[str, list[Any]] = {}
         for image in images:
-            picture = _image(image)
+            shown = _image(image)
             # one call for each image: pixels that depended on its neighbours could not be cached
-            fields = self._crop_fields(picture, air, hf_kwargs)
-            fields |= {"method": to_tensor(air), "size": torch.tensor(picture.size)}
+            fields = self._crop_fields(shown, air, hf_kwargs)
+            fields |= {"method": to_tensor(air), "size": torch.tensor(shown.size)}
             for name, value in fields.items():
                 own.setdefault(PREFIX + name, []).append(value)
         outputs.update(own)

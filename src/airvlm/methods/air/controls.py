@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from airvlm.methods.air.config import AIR
 
-__all__ = ["CONTROLS", "control"]
+__all__ = ["CONTROLS", "RENAMED", "control"]
 
 # name -> how it differs from the method it controls, and what it would mean if it did as well
 CONTROLS: dict[str, tuple[str, Callable[[AIR], AIR]]] = {
@@ -24,13 +24,16 @@ CONTROLS: dict[str, tuple[str, Callable[[AIR], AIR]]] = {
         lambda air: replace(air, top_q=1.0),
     ),
     "no-selection": ("all crops, whatever their distance", lambda air: _all_crops(air)),
-    "other-picture": ("another image's crops", lambda air: replace(air, source="other")),
+    "other-image": ("another image's crops", lambda air: replace(air, source="other")),
     "shrunk": ("crops of the image as the model sees it", lambda air: replace(air, source="shrunk")),
 }
+
+RENAMED = {"other-picture": "other-image"}  # former name -> name; runs that were kept spell it so
 
 
 def control(name: str, air: AIR) -> AIR:
     """The named control of this method."""
+    name = RENAMED.get(name, name)
     if name not in CONTROLS:
         raise ValueError(f"unknown control {name!r}; known: {', '.join(CONTROLS)}")
     return CONTROLS[name][1](air)

@@ -1,10 +1,12 @@
 """GLM-4V-9B in the shape of transformers' own vision-language models.
 
 Reads the official config.json (model_type "chatglm" with a `vision_config`). The decoder is transformers' GLM; what
-differs is here: the norm multiplies by its weight before it casts back, and all rows of an image share one position.
+differs is here: the norm multiplies by its weight before it casts back, and all visual tokens of an image share one
+position.
 
-The official prompt holds three ids an image, which the original replaces by 1602 rows in the middle of its forward.
-Here the ids are as many as the rows: begin-of-image, one `image_token_id` for each of the 1600 rows, end-of-image.
+The official prompt holds three ids an image, which the original replaces by 1602 embeddings in the middle of its
+forward. Here the ids are as many: begin-of-image, one `image_token_id` for each of the 1600 visual tokens,
+end-of-image.
 Knows nothing of files, weight names, tokenizers or prompts.
 """
 
@@ -22,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.glm.modeling_glm import GlmRMSNorm
 
 from airvlm.models.glm_4v.vision import Glm4VVision, Glm4VVisionConfig
-from airvlm.models.ported.image_lm import PictureForConditionalGeneration, PictureModel
+from airvlm.models.ported.image_lm import VisionLanguageForConditionalGeneration, VisionLanguageModel
 from airvlm.models.ported.official_config import OfficialConfig
 
 # A stored buffer whose values the original does not use either: angles are computed in fp32.
@@ -78,7 +80,7 @@ class Glm4VConfig(OfficialConfig):
     eoi_token_id: int = 151340
     pad_token_id: int | None = 151329
     eos_token_id: int | list[int] | None = None
-    image_token_id: int | None = None  # of an image's rows; None: the first free id
+    image_token_id: int | None = None  # of an image's visual tokens; None: the first free id
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
     use_cache: bool = True
@@ -88,7 +90,7 @@ class Glm4VConfig(OfficialConfig):
             self.image_token_id = self.eoi_token_id + IMAGE_TOKEN_AFTER_EOI
         if self.image_token_id >= self.padded_vocab_size:
             raise ValueError(
-                f"GLM-4V configuration: no free id is left for picture rows (eoi_token_id {self.eoi_token_id}, "
+                f"GLM-4V configuration: no free id is left for visual tokens (eoi_token_id {self.eoi_token_id}, "
                 f"padded_vocab_size {self.padded_vocab_size})."
             )
         if self.eos_token_id is None:
@@ -162,16 +164,16 @@ class Glm4VTextModel(GlmModel):
         return output
 
 
-def picture_positions(is_picture: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Positions (B, L) where all rows of an image share one: begin p, rows p + 1, end p + 2, text goes on at p + 3."""
-    real = torch.ones_like(is_picture) if attention_mask is None else attention_mask.bool()
-    follows = torch.zeros_like(is_picture)
-    follows[:, 1:] = is_picture[:, 1:] & is_picture[:, :-1]
+def image_positions(is_image: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Positions (B, L): an image begins at p, all its visual tokens are at p + 1, its end at p + 2, text at p + 3."""
+    real = torch.ones_like(is_image) if attention_mask is None else attention_mask.bool()
+    follows = torch.zeros_like(is_image)
+    follows[:, 1:] = is_image[:, 1:] & is_image[:, :-1]
     return ((real & ~follows).long().cumsum(-1) - 1).clamp(min=0)
 
 
-class Glm4VModel(PictureModel):
-    """An image's rows and the two learned ones around them replace the embeddings of their ids."""
+class Glm4VModel(VisionLanguageModel):
+    """An image's visual tokens and the two learned ones around them replace the embeddings of their ids."""
 
     config_class = Glm4VConfig
     _no_split_modules = ["GlmDecoderLayer", "VisionBlock", "Adapter"]
@@ -183,22 +185,22 @@ class Glm4VModel(PictureModel):
         self.language_model = Glm4VTextModel(config.text_config)
         self.post_init()
 
-    def picture_rows(self, features: Tensor) -> Tensor:
+    def visual_tokens(self, features: Tensor) -> Tensor:
         return features[:, 1:-1]
 
-    def with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, rows: Tensor, pictures: int) -> Tensor:
+    def with_images(self, input_ids: Tensor, inputs_embeds: Tensor, tokens: Tensor, images: int) -> Tensor:
         config, device = self.config, inputs_embeds.device
-        is_picture = input_ids == config.image_token_id
-        if int(is_picture.sum()) != len(rows):
+        is_image = input_ids == config.image_token_id
+        if int(is_image.sum()) != len(tokens):
             raise ValueError(
-                f"The prompts hold {int(is_picture.sum())} ids {config.image_token_id} for picture rows, but "
-                f"{pictures} pictures give {len(rows)} rows. Build prompts with the processor."
+                f"The prompts hold {int(is_image.sum())} ids {config.image_token_id} for visual tokens, but "
+                f"{images} images give {len(tokens)}. Build prompts with the processor."
             )
-        inputs_embeds = inputs_embeds.masked_scatter(is_picture.to(device)[..., None], rows)
-        # The ids around an image take the tower's learned rows; standing alone they are ordinary tokens.
-        none = torch.zeros_like(is_picture[:, :1])
-        before = torch.cat([is_picture[:, 1:], none], dim=1) & (input_ids == config.boi_token_id)
-        after = torch.cat([none, is_picture[:, :-1]], dim=1) & (input_ids == config.eoi_token_id)
+        inputs_embeds = inputs_embeds.masked_scatter(is_image.to(device)[..., None], tokens)
+        # The ids around an image take the tower's learned embeddings; standing alone they are ordinary tokens.
+        none = torch.zeros_like(is_image[:, :1])
+        before = torch.cat([is_image[:, 1:], none], dim=1) & (input_ids == config.boi_token_id)
+        after = torch.cat([none, is_image[:, :-1]], dim=1) & (input_ids == config.eoi_token_id)
         for edge, where in ((self.visual.boi, before), (self.visual.eoi, after)):
             row = edge.to(inputs_embeds) / config.vision_config.scaling_factor  # (1, 1, hidden)
             inputs_embeds = torch.where(where.to(device)[..., None], row, inputs_embeds)
@@ -215,14 +217,14 @@ class Glm4VModel(PictureModel):
             return onward
         if cache is not None and int(cache.get_seq_length()):
             raise ValueError("This cache was not filled by this model: give position_ids with it.")
-        is_picture = torch.zeros(batch, length, dtype=torch.bool, device=device)
+        is_image = torch.zeros(batch, length, dtype=torch.bool, device=device)
         if ids is not None:
-            is_picture = (ids == self.config.image_token_id).to(device)
+            is_image = (ids == self.config.image_token_id).to(device)
         counted = isinstance(mask, Tensor) and mask.ndim == 2
-        return picture_positions(is_picture, mask.to(device) if counted else None)  # type: ignore[union-attr]  # counted
+        return image_positions(is_image, mask.to(device) if counted else None)  # type: ignore[union-attr]  # counted
 
 
-class Glm4VForConditionalGeneration(PictureForConditionalGeneration):
+class Glm4VForConditionalGeneration(VisionLanguageForConditionalGeneration):
     config_class = Glm4VConfig
     base = Glm4VModel
     _no_split_modules = Glm4VModel._no_split_modules
@@ -237,4 +239,4 @@ class Glm4VForConditionalGeneration(PictureForConditionalGeneration):
         if ids.is_floating_point():  # embeddings, which say nothing of images
             positions: Tensor = super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
             return positions
-        return picture_positions(ids == self.config.image_token_id, model_kwargs.get("attention_mask"))
+        return image_positions(ids == self.config.image_token_id, model_kwargs.get("attention_mask"))

@@ -47,25 +47,25 @@ CHAT_TEMPLATE = (
 {{ ns.text }}
 {%- endmacro -%}
 {%- macro apart(text) -%}{{ ('' if text.lstrip() == text else '\ufdd0') ~ text }}{%- endmacro -%}
-{%- set pictures = namespace(count=0) -%}
+{%- set images = namespace(count=0) -%}
 {{ '[gMASK]<sop>' }}
 {%- for message in messages -%}
-{%- set ns = namespace(picture=message.image is defined and message.image, text='') -%}
+{%- set ns = namespace(image=message.image is defined and message.image, text='') -%}
 {%- if message.content is string -%}{%- set ns.text = message.content -%}
 {%- else -%}
 {%- for part in message.content -%}
 {%- if part.type == 'image' -%}
-{%- if ns.picture -%}{{ raise_exception('GLM-4V reads one picture a conversation') }}{%- endif -%}
-{%- set ns.picture = true -%}
+{%- if ns.image -%}{{ raise_exception('GLM-4V reads one image a conversation') }}{%- endif -%}
+{%- set ns.image = true -%}
 {%- elif part.type == 'text' -%}{%- set ns.text = ns.text ~ part.text -%}
 {%- else -%}{{ raise_exception('GLM-4V reads parts of type image and text, not ' ~ part.type) }}
 {%- endif -%}
 {%- endfor -%}
 {%- endif -%}
 {{ '<|' ~ message.role ~ '|>' ~ plain(message.metadata | default('', true)) ~ '\n' }}
-{%- if ns.picture -%}
-{%- set pictures.count = pictures.count + 1 -%}
-{%- if pictures.count > 1 -%}{{ raise_exception('GLM-4V reads one picture a conversation') }}{%- endif -%}
+{%- if ns.image -%}
+{%- set images.count = images.count + 1 -%}
+{%- if images.count > 1 -%}{{ raise_exception('GLM-4V reads one image a conversation') }}{%- endif -%}
 {{ '<|begin_of_image|><|image|><|end_of_image|>' }}
 {%- endif -%}
 {{ apart(plain(ns.text)) }}

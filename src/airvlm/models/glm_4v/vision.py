@@ -1,6 +1,6 @@
 """GLM-4V's vision tower: a ViT that normalises what each branch adds, 2 x 2 down-sampling and a gated adapter.
 
-Knows pixels and features; knows nothing of text, of where the rows go, or of checkpoints.
+Knows pixels and features; knows nothing of text, of where the visual tokens go, or of checkpoints.
 """
 
 # ruff: noqa: RUF012 - these are the class attributes that transformers reads
@@ -17,7 +17,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from airvlm.models.ported.image_lm import PictureTower
+from airvlm.models.ported.image_lm import VisionTower
 
 ADAPTER_NORM_EPS = 1e-5  # torch's default, not the tower's
 
@@ -39,7 +39,7 @@ class Glm4VVisionConfig(PreTrainedConfig):
     intermediate_size: int = 15360
     hidden_act: str = "gelu"  # the exact, erf form
     layer_norm_eps: float = 1e-6
-    scaling_factor: float = 8.0  # all rows, also the two around the image, are divided by it
+    scaling_factor: float = 8.0  # all tokens, also the two around the image, are divided by it
     dropout_prob: float = 0.0
     output_size: int = 4096  # the decoder's hidden size
     output_inner_size: int = 13696  # the decoder's feed-forward width, which the adapter shares
@@ -124,8 +124,8 @@ class Adapter(nn.Module):
         return self.dense_4h_to_h(F.silu(self.gate_proj(x)) * self.dense_h_to_4h(x))
 
 
-class Glm4VVision(PictureTower):
-    """Of the features (N, 1 + rows + 1, hidden) the first and last are learned."""
+class Glm4VVision(VisionTower):
+    """Of the features (N, 1 + tokens + 1, hidden) the first and last are learned."""
 
     config_class = Glm4VVisionConfig
     _no_split_modules = ["VisionBlock", "Adapter"]
@@ -157,7 +157,7 @@ class Glm4VVision(PictureTower):
         grid = (
             x[:, 1:].transpose(1, 2).unflatten(-1, (side, side))
         )  # (N, width, side, side), class token dropped
-        rows = self.linear_proj(self.conv(grid).flatten(2).transpose(1, 2))  # (N, (side / 2)^2, hidden)
-        boi, eoi = (edge.to(rows).expand(len(rows), 1, -1) for edge in (self.boi, self.eoi))
-        features = torch.cat([boi, rows, eoi], dim=1) / self.config.scaling_factor
+        tokens = self.linear_proj(self.conv(grid).flatten(2).transpose(1, 2))  # (N, (side / 2)^2, hidden)
+        boi, eoi = (edge.to(tokens).expand(len(tokens), 1, -1) for edge in (self.boi, self.eoi))
+        features = torch.cat([boi, tokens, eoi], dim=1) / self.config.scaling_factor
         return BaseModelOutputWithPooling(last_hidden_state=x, pooler_output=features)

@@ -1,7 +1,7 @@
 """What a decoder that reads images needs to look like one of transformers' own: tower, base model, one with a head.
 
-A model says how its tower's output becomes rows, where the rows go and which positions they have; the rest is here.
-Knows nothing of any one model.
+A model says how its tower's output becomes visual tokens, where these go and which positions they have; the rest is
+here. Knows nothing of any one model.
 """
 
 # ruff: noqa: RUF012 - these are the class attributes that transformers reads
@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 
 @dataclass
-class PictureOutput(ModelOutput):
+class VisionLanguageOutput(ModelOutput):
     loss: Tensor | None = None
     logits: Tensor | None = None
     past_key_values: Cache | None = None
@@ -29,7 +29,7 @@ class PictureOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class PictureTower(PreTrainedModel):
+class VisionTower(PreTrainedModel):
     """Pixels (N, 3, H, W) -> features (N, n, hidden), as `pooler_output`."""
 
     main_input_name = "pixel_values"
@@ -39,7 +39,7 @@ class PictureTower(PreTrainedModel):
     _supports_attention_backend = True
 
 
-class PicturePreTrainedModel(PreTrainedModel):
+class VisionLanguagePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     input_modalities = ("image", "text")
     supports_gradient_checkpointing = True
@@ -52,10 +52,10 @@ class PicturePreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = False
 
 
-class PictureModel(PicturePreTrainedModel):
+class VisionLanguageModel(VisionLanguagePreTrainedModel):
     """A tower `visual` and a decoder `language_model`, made by the subclass."""
 
-    visual: PictureTower
+    visual: VisionTower
     language_model: Any
 
     def get_input_embeddings(self) -> nn.Module:
@@ -67,17 +67,17 @@ class PictureModel(PicturePreTrainedModel):
 
     @can_return_tuple
     def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
-        """Pixels (N, 3, H, W) -> `pooler_output`: the rows (n, hidden) of each image."""
+        """Pixels (N, 3, H, W) -> `pooler_output`: the visual tokens (n, hidden) of each image."""
         output = self.visual(pixel_values)
-        output.pooler_output = list(self.picture_rows(output.pooler_output))
+        output.pooler_output = list(self.visual_tokens(output.pooler_output))
         return output
 
-    def picture_rows(self, features: Tensor) -> Tensor:
+    def visual_tokens(self, features: Tensor) -> Tensor:
         """The tower's features (N, n, hidden) -> those that are the image itself."""
         return features
 
-    def with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, rows: Tensor, pictures: int) -> Tensor:
-        """Embeddings (B, L, hidden) with the rows of all images, in reading order, written over them."""
+    def with_images(self, input_ids: Tensor, inputs_embeds: Tensor, tokens: Tensor, images: int) -> Tensor:
+        """Embeddings (B, L, hidden) with the visual tokens of all images, in reading order, written over them."""
         raise NotImplementedError
 
     def positions(
@@ -110,10 +110,10 @@ class PictureModel(PicturePreTrainedModel):
         assert inputs_embeds is not None
         if image is not None:
             if input_ids is None:
-                raise ValueError("Pictures need input_ids, which say where they go; inputs_embeds do not.")
+                raise ValueError("Images need input_ids, which say where they go; inputs_embeds do not.")
             features = list(image.pooler_output)
-            rows = torch.cat(features).to(inputs_embeds)  # (rows of all images, hidden)
-            inputs_embeds = self.with_pictures(input_ids, inputs_embeds, rows, len(features))
+            tokens = torch.cat(features).to(inputs_embeds)  # (visual tokens of all images, hidden)
+            inputs_embeds = self.with_images(input_ids, inputs_embeds, tokens, len(features))
         if position_ids is None:
             position_ids = self.positions(input_ids, inputs_embeds, attention_mask, past_key_values)
         output: BaseModelOutputWithPast = self.language_model(
@@ -126,11 +126,11 @@ class PictureModel(PicturePreTrainedModel):
         return output
 
 
-class PictureForConditionalGeneration(PicturePreTrainedModel, GenerationMixin):
-    """A PictureModel and a head."""
+class VisionLanguageForConditionalGeneration(VisionLanguagePreTrainedModel, GenerationMixin):
+    """A VisionLanguageModel and a head."""
 
     _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
-    base: type[PictureModel]
+    base: type[VisionLanguageModel]
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
@@ -158,7 +158,7 @@ class PictureForConditionalGeneration(PicturePreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
         **kwargs: Any,
-    ) -> PictureOutput:
+    ) -> VisionLanguageOutput:
         output = self.model(
             input_ids=input_ids,
             pixel_values=pixel_values,
@@ -174,7 +174,7 @@ class PictureForConditionalGeneration(PicturePreTrainedModel, GenerationMixin):
         if labels is not None:
             vocab_size = self.config.text_config.vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
-        return PictureOutput(
+        return VisionLanguageOutput(
             loss=loss,
             logits=logits,
             past_key_values=output.past_key_values,

@@ -9,9 +9,7 @@ import sys
 from typing import Any
 
 
-def qwen(
-    name: str, picture: str, question: str, tokens: int, options: dict[str, Any]
-) -> dict[str, list[int]]:
+def qwen(name: str, image: str, question: str, tokens: int, options: dict[str, Any]) -> dict[str, list[int]]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -20,7 +18,7 @@ def qwen(
     flags = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     flagged = {flag: options["torch_dtype"] == dtype for flag, dtype in flags.items()}
     model = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True, **options, **flagged).eval()
-    query = tokenizer.from_list_format([{"image": picture}, {"text": question}])
+    query = tokenizer.from_list_format([{"image": image}, {"text": question}])
     system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
     prompt = f"{system}<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
@@ -37,14 +35,14 @@ def qwen(
 
 
 def chatglm(
-    name: str, picture: str, question: str, tokens: int, options: dict[str, Any]
+    name: str, image: str, question: str, tokens: int, options: dict[str, Any]
 ) -> dict[str, list[int]]:
     from PIL import Image
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     model = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True, **options).eval()
-    message = {"role": "user", "image": Image.open(picture).convert("RGB"), "content": question}
+    message = {"role": "user", "image": Image.open(image).convert("RGB"), "content": question}
     inputs = tokenizer.apply_chat_template(
         [message], add_generation_prompt=True, tokenize=True, return_tensors="pt", return_dict=True
     ).to(model.device)
@@ -54,14 +52,14 @@ def chatglm(
     return {"prompt": inputs["input_ids"][0].tolist(), "tokens": said[0, length:].tolist()}
 
 
-def main(model_type: str, name: str, picture: str, question: str, tokens: str, dtype: str) -> None:
+def main(model_type: str, name: str, image: str, question: str, tokens: str, dtype: str) -> None:
     import torch
 
     options: dict[str, Any] = {"torch_dtype": getattr(torch, dtype)}
     if torch.cuda.is_available():
         options["device_map"] = "auto"
     run = {"qwen": qwen, "chatglm": chatglm}[model_type]
-    print(json.dumps(run(name, picture, question, int(tokens), options)))
+    print(json.dumps(run(name, image, question, int(tokens), options)))
 
 
 if __name__ == "__main__":

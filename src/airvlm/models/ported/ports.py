@@ -26,7 +26,7 @@ from airvlm.models.families import is_port as recognises
 from airvlm.models.glm_4v import tokenizer as glm_tokenizer
 from airvlm.models.glm_4v.model import Glm4VConfig, Glm4VForConditionalGeneration
 from airvlm.models.ported import names
-from airvlm.models.ported.processing import Glm4VProcessor, QwenVLProcessor, SquarePictureProcessor
+from airvlm.models.ported.processing import Glm4VProcessor, QwenVLProcessor, SquareImageProcessor
 from airvlm.models.qwen_vl import tokenizer as qwen_tokenizer
 from airvlm.models.qwen_vl.model import QwenVLConfig, QwenVLForConditionalGeneration
 
@@ -79,7 +79,7 @@ def register() -> None:
         AutoConfig.register(model_type, port.config, exist_ok=True)
         AutoModelForImageTextToText.register(port.config, port.model, exist_ok=True)
         AutoProcessor.register(port.config, port.processor, exist_ok=True)
-        pixels = {"pil": SquarePictureProcessor}
+        pixels = {"pil": SquareImageProcessor}
         AutoImageProcessor.register(port.config, image_processor_classes=pixels, exist_ok=True)
         AutoTokenizer.register(port.config, port.processor.official_tokenizer, exist_ok=True)
         # By class, not by model_type: text-only Qwen and ChatGLM share the latter and have other weights.

@@ -1,6 +1,6 @@
 """Images and prompts -> the inputs of Qwen-VL and GLM-4V, by transformers' conventions and with Pillow alone.
 
-Asks a configuration how large an image is and how many rows it becomes; knows nothing else of the models.
+Asks a configuration how large an image is and how many visual tokens it becomes; knows nothing else of the models.
 """
 
 # ruff: noqa: RUF012 - these are the class attributes that transformers reads
@@ -46,7 +46,7 @@ def has_file(source: Any, name: str, **hub: Any) -> bool:
     )
 
 
-class SquarePictureProcessor(BaseImageProcessor):
+class SquareImageProcessor(BaseImageProcessor):
     """RGB, squeezed to a square by Pillow's bicubic filter, scaled and normalised: the transform of both models."""
 
     model_input_names = ["pixel_values"]
@@ -64,16 +64,16 @@ class SquarePictureProcessor(BaseImageProcessor):
         self.image_std = list(image_std)
 
     def preprocess(self, images: Any, return_tensors: str | None = "pt", **kwargs: Any) -> BatchFeature:
-        pixels = [self.pixels(picture) for row in by_row(images) for picture in row]
+        pixels = [self.pixels(image) for row in by_row(images) for image in row]
         # A stack, whatever tensor type was asked for: all images have one size.
         return BatchFeature({"pixel_values": torch.stack(pixels)}, tensor_type=return_tensors or "pt")
 
-    def pixels(self, picture: Any) -> torch.Tensor:
+    def pixels(self, image: Any) -> torch.Tensor:
         """One image -> (3, size, size)."""
-        if not isinstance(picture, Image.Image):
-            picture = Image.fromarray(np.asarray(picture))
+        if not isinstance(image, Image.Image):
+            image = Image.fromarray(np.asarray(image))
         # Alpha is dropped, not composited, as in the originals.
-        square = picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
+        square = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
         x = torch.from_numpy(np.array(square)).permute(2, 0, 1).float() / 255
         mean, std = (torch.tensor(v)[:, None, None] for v in (self.image_mean, self.image_std))
         return (x - mean) / std
@@ -92,8 +92,8 @@ class _Kwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]  # a Typ
     _defaults = {"text_kwargs": {"padding": False, "return_mm_token_type_ids": False}}
 
 
-class _SquarePictures(ProcessorMixin):
-    """What both processors share: as many placeholders as images, and as many ids a placeholder as rows."""
+class _SquareImages(ProcessorMixin):
+    """What both processors share: as many placeholders as images, and as many ids a placeholder as visual tokens."""
 
     valid_processor_kwargs = _Kwargs
     config_class: ClassVar[type[PreTrainedConfig]]
@@ -106,7 +106,7 @@ class _SquarePictures(ProcessorMixin):
         image_processor: Any = None,
         tokenizer: Any = None,
         chat_template: str | None = None,
-        image_rows: int = 256,  # rows an image becomes
+        image_rows: int = 256,  # visual tokens of an image
         **kwargs: Any,
     ) -> None:
         self.image_rows = image_rows
@@ -124,7 +124,7 @@ class _SquarePictures(ProcessorMixin):
         tokenizer = cls.official_tokenizer.from_pretrained(
             pretrained_model_name_or_path, image_rows=rows, **hub
         )
-        pixels = SquarePictureProcessor(size=config.vision_config.image_size)
+        pixels = SquareImageProcessor(size=config.vision_config.image_size)
         return cls(image_processor=pixels, tokenizer=tokenizer, image_rows=rows)
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **kwargs: Any) -> str:
@@ -142,7 +142,7 @@ class _SquarePictures(ProcessorMixin):
         if text is not None:
             text = [self.canonical(row) for row in ([text] if isinstance(text, str) else text)]
             self._check(text, images or [])
-        flat = [picture for row in images or [] for picture in row]
+        flat = [image for row in images or [] for image in row]
         return flat or None, text, None, None
 
     def _check(self, text: list[str], images: list[list[Any]]) -> None:
@@ -150,16 +150,16 @@ class _SquarePictures(ProcessorMixin):
         given = [len(row) for row in images]
         if sum(wanted) != sum(given):
             raise ValueError(
-                f"The prompts have places for {sum(wanted)} pictures and {sum(given)} pictures were given. "
-                f"Write {self.placeholder} once for each picture, or let apply_chat_template do it."
+                f"The prompts have places for {sum(wanted)} images and {sum(given)} images were given. "
+                f"Write {self.placeholder} once for each image, or let apply_chat_template do it."
             )
         nested = any(n != 1 for n in given) or len(given) == len(wanted)
         for row, (w, g) in enumerate(zip(wanted, given)) if nested and len(given) == len(wanted) else ():
             if w != g:
-                raise ValueError(f"Row {row} has places for {w} pictures and {g} were given for it.")
+                raise ValueError(f"Row {row} has places for {w} images and {g} were given for it.")
 
 
-class QwenVLProcessor(_SquarePictures):
+class QwenVLProcessor(_SquareImages):
     """Prompts hold <img></img> for each image; a path between the two is not read, the given image counts."""
 
     config_class = QwenVLConfig
@@ -169,10 +169,10 @@ class QwenVLProcessor(_SquarePictures):
 
     def canonical(self, text: str) -> str:
         one = f"{qwen_tokenizer.IMG}{qwen_tokenizer.IMG_PAD}{qwen_tokenizer.IMG_END}"
-        return qwen_tokenizer.PICTURE.sub(one, text)
+        return qwen_tokenizer.IMAGE.sub(one, text)
 
 
-class Glm4VProcessor(_SquarePictures):
+class Glm4VProcessor(_SquareImages):
     """Prompts hold <|begin_of_image|><|image|><|end_of_image|>, or the official form of it, at most once a row."""
 
     config_class = Glm4VConfig
@@ -185,7 +185,7 @@ class Glm4VProcessor(_SquarePictures):
     def canonical(self, text: str) -> str:
         text = text.replace(self.official, self.placeholder)
         if text.count(self.image_token) > 1:
-            raise ValueError("GLM-4V reads one picture a prompt; ask about each picture by itself.")
+            raise ValueError("GLM-4V reads one image a prompt; ask about each image by itself.")
         return text
 
     def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> BatchFeature:

@@ -48,7 +48,7 @@ UV = (
 
 
 def ours(
-    name: str, picture: str, question: str, tokens: int, dtype: str
+    name: str, image: str, question: str, tokens: int, dtype: str
 ) -> tuple[dict[str, list[int]], Any, PreTrainedConfig]:
     """What the port says: as `original.py`, with the tokenizer and the configuration."""
     model, processor = load(
@@ -56,7 +56,7 @@ def ours(
     )
     content = [{"type": "image"}, {"type": "text", "text": question}]
     prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    inputs = processor(text=prompt, images=Image.open(picture), return_tensors="pt").to(model.device)
+    inputs = processor(text=prompt, images=Image.open(image), return_tensors="pt").to(model.device)
     inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
     said = model.generate(**inputs, do_sample=False, max_new_tokens=tokens)
     length = inputs["input_ids"].shape[1]
@@ -67,14 +67,14 @@ def ours(
 def original(
     model_type: str,
     name: str,
-    picture: str,
+    image: str,
     question: str,
     tokens: int,
     dtype: str,
     python: Sequence[str] = UV,
 ) -> dict[str, list[int]]:
     script = Path(__file__).with_name("original.py")
-    command = [*python, str(script), model_type, name, picture, question, str(tokens), dtype]
+    command = [*python, str(script), model_type, name, image, question, str(tokens), dtype]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the original did not run (exit code {done.returncode}); its messages are above")
@@ -82,7 +82,7 @@ def original(
     return found
 
 
-def without_pictures(ids: Sequence[int], config: PreTrainedConfig) -> list[int]:
+def without_images(ids: Sequence[int], config: PreTrainedConfig) -> list[int]:
     """A prompt's ids without what stands for an image: the two codes write it differently."""
     if config.model_type == "qwen":
         begin, end = config.image_start_id, config.image_start_id + 1
@@ -100,19 +100,19 @@ def without_pictures(ids: Sequence[int], config: PreTrainedConfig) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m airvlm.models.ported.verify", description=__doc__)
     parser.add_argument("name", help="Qwen/Qwen-VL-Chat, THUDM/glm-4v-9b or a folder with the official files")
-    parser.add_argument("picture")
+    parser.add_argument("image")
     parser.add_argument("--question", default=DESCRIBE)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--python", nargs="+", default=UV, help="another Python that can run the original")
     asked = parser.parse_args(arguments)
-    here, tokenizer, config = ours(asked.name, asked.picture, asked.question, asked.tokens, asked.dtype)
+    here, tokenizer, config = ours(asked.name, asked.image, asked.question, asked.tokens, asked.dtype)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     there = original(
-        config.model_type, asked.name, asked.picture, asked.question, asked.tokens, asked.dtype, asked.python
+        config.model_type, asked.name, asked.image, asked.question, asked.tokens, asked.dtype, asked.python
     )
-    same_prompt = without_pictures(here["prompt"], config) == without_pictures(there["prompt"], config)
+    same_prompt = without_images(here["prompt"], config) == without_images(there["prompt"], config)
     pairs = zip(here["tokens"], there["tokens"])
     agree = next(
         (i for i, (a, b) in enumerate(pairs) if a != b), min(len(here["tokens"]), len(there["tokens"]))

@@ -1,7 +1,7 @@
 """Qwen-VL and Qwen-VL-Chat in the shape of transformers' own vision-language models.
 
-Reads the official config.json (flat, model_type "qwen", with a `visual` section) and puts the image's rows between
-<img> and </img>. Knows nothing of files, weight names, tokenizers or prompts.
+Reads the official config.json (flat, model_type "qwen", with a `visual` section) and puts the image's visual tokens
+between <img> and </img>. Knows nothing of files, weight names, tokenizers or prompts.
 """
 
 # ruff: noqa: RUF012 - these are the class attributes that transformers reads
@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from airvlm.models.ported.image_lm import PictureForConditionalGeneration, PictureModel
+from airvlm.models.ported.image_lm import VisionLanguageForConditionalGeneration, VisionLanguageModel
 from airvlm.models.ported.official_config import OfficialConfig
 from airvlm.models.qwen_vl.decoder import QwenVLTextConfig, QwenVLTextModel
 from airvlm.models.qwen_vl.vision import QwenVLVisionConfig, QwenVLVisual
@@ -50,7 +50,7 @@ class QwenVLConfig(OfficialConfig):
     use_cache: bool = True
     pad_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    image_token_id: int | None = None  # of the rows between <img> and </img>; None: <imgpad>, as released
+    image_token_id: int | None = None  # of the tokens between <img> and </img>; None: <imgpad>, as released
     visual: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -92,7 +92,7 @@ class QwenVLConfig(OfficialConfig):
         return int(self.vision_config.n_queries)
 
 
-class QwenVLModel(PictureModel):
+class QwenVLModel(VisionLanguageModel):
     config_class = QwenVLConfig
     _no_split_modules = ["Qwen2DecoderLayer", "VisualBlock", "Resampler"]
 
@@ -113,17 +113,17 @@ class QwenVLModel(PictureModel):
         """The same ids with `image_token_id` in every span: what methods and beam search look for."""
         return input_ids.masked_fill(self.between_tags(input_ids), self.config.image_token_id)
 
-    def with_pictures(self, input_ids: Tensor, inputs_embeds: Tensor, rows: Tensor, pictures: int) -> Tensor:
+    def with_images(self, input_ids: Tensor, inputs_embeds: Tensor, tokens: Tensor, images: int) -> Tensor:
         places = self.between_tags(input_ids).to(inputs_embeds.device)
-        if int(places.sum()) != len(rows):
+        if int(places.sum()) != len(tokens):
             raise ValueError(
-                f"The prompts hold {int(places.sum())} ids between <img> and </img>, but {pictures} pictures give "
-                f"{len(rows)} rows. Build prompts with the processor, one <img></img> per picture."
+                f"The prompts hold {int(places.sum())} ids between <img> and </img>, but {images} images give "
+                f"{len(tokens)} visual tokens. Build prompts with the processor, one <img></img> per image."
             )
-        return inputs_embeds.masked_scatter(places[..., None], rows)
+        return inputs_embeds.masked_scatter(places[..., None], tokens)
 
 
-class QwenVLForConditionalGeneration(PictureForConditionalGeneration):
+class QwenVLForConditionalGeneration(VisionLanguageForConditionalGeneration):
     config_class = QwenVLConfig
     base = QwenVLModel
     _no_split_modules = QwenVLModel._no_split_modules

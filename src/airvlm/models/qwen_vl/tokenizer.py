@@ -27,7 +27,7 @@ PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-PICTURE = re.compile(re.escape(IMG) + "(.*?)" + re.escape(IMG_END), re.DOTALL)
+IMAGE = re.compile(re.escape(IMG) + "(.*?)" + re.escape(IMG_END), re.DOTALL)
 IMAGE_ROWS = 256  # ids between <img> and </img> in the released model
 DEFAULT_SYSTEM = "You are a helpful assistant."
 
@@ -36,19 +36,19 @@ DEFAULT_SYSTEM = "You are a helpful assistant."
 CHAT_TEMPLATE = (
     r"""
 {%- macro plain(text) -%}{{ text | replace('<|', '<\ufdd1|') }}{%- endmacro -%}
-{%- macro without_pictures(text) -%}
+{%- macro without_images(text) -%}
 {{ text | replace('<img', '<\ufdd1img') | replace('</img', '<\ufdd1/img') }}
 {%- endmacro -%}
 {%- macro body(content) -%}
 {%- if content is string -%}{{ plain(content) }}
 {%- else -%}
-{%- set count = namespace(pictures=0) -%}
+{%- set count = namespace(images=0) -%}
 {%- for part in content -%}
 {%- if part.type == 'image' -%}
-{%- set count.pictures = count.pictures + 1 -%}
+{%- set count.images = count.images + 1 -%}
 {%- set path = part.path or part.url -%}
-{{ 'Picture ' ~ count.pictures ~ ':<img>' ~ (path if path is string else '') ~ '</img>\n' }}
-{%- elif part.type == 'text' -%}{{ plain(without_pictures(part.text)) }}
+{{ 'Picture ' ~ count.images ~ ':<img>' ~ (path if path is string else '') ~ '</img>\n' }}
+{%- elif part.type == 'text' -%}{{ plain(without_images(part.text)) }}
 {%- else -%}{{ raise_exception('Qwen-VL reads parts of type image and text, not ' ~ part.type) }}
 {%- endif -%}
 {%- endfor -%}
@@ -125,7 +125,7 @@ class QWenTokenizer(OfficialTokenizer):
         if not any(isinstance(t, str) and IMG in t for t in texts):
             return super()._encode_plus(text, *args, **kwargs)
         paths: list[list[bytes]] = [[] for _ in texts]
-        filled = [PICTURE.sub(lambda m, row=row: self._span(m[1], row), t) for t, row in zip(texts, paths)]
+        filled = [IMAGE.sub(lambda m, row=row: self._span(m[1], row), t) for t, row in zip(texts, paths)]
         encoding = super()._encode_plus(filled[0] if isinstance(text, str) else filled, *args, **kwargs)
         ids = encoding["input_ids"]
         single = isinstance(ids, list) and bool(ids) and isinstance(ids[0], int)
@@ -141,8 +141,8 @@ class QWenTokenizer(OfficialTokenizer):
         path = unicodedata.normalize("NFC", content).encode()
         if len(path) > self.image_rows:
             raise ValueError(
-                f"A picture's path may have {self.image_rows} bytes, this one has {len(path)}: {content[:60]!r}... "
-                "Leave the span empty (<img></img>) and give the picture itself."
+                f"An image's path may have {self.image_rows} bytes, this one has {len(path)}: {content[:60]!r}... "
+                "Leave the span empty (<img></img>) and give the image itself."
             )
         paths.append(path)
         return IMG + IMG_PAD * self.image_rows + IMG_END

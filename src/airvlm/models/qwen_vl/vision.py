@@ -1,6 +1,6 @@
-"""Qwen-VL's vision tower: a pre-norm ViT and the resampler that turns its patches into a fixed number of rows.
+"""Qwen-VL's vision tower: a pre-norm ViT and the resampler that turns its patches into a fixed number of tokens.
 
-Knows pixels and features; knows nothing of text, of where the rows go, or of checkpoints.
+Knows pixels and features; knows nothing of text, of where the visual tokens go, or of checkpoints.
 The computation is the one of the released model: see the notes at each place where it departs from a plain ViT.
 """
 
@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from airvlm.models.ported.image_lm import PictureTower
+from airvlm.models.ported.image_lm import VisionTower
 
 NORM_EPS = 1e-6  # every LayerNorm of tower and resampler
 RESAMPLER_HEAD_DIM = 128  # the resampler's heads are as wide as the decoder's: output_dim // 128 of them
@@ -39,7 +39,7 @@ class QwenVLVisionConfig(PreTrainedConfig):
     mlp_ratio: float = 4.9231
     output_dim: int = 4096  # equals the decoder's hidden size
     image_start_id: int = 151857  # <img>; </img> and <imgpad> follow
-    n_queries: int = 256  # rows an image becomes; a square number. Absent from the released file
+    n_queries: int = 256  # visual tokens of an image; a square number. Absent from the released file
     initializer_range: float = 0.02
 
 
@@ -53,11 +53,11 @@ def grid_sin_cos(dim: int, side: int) -> Tensor:
     return torch.cat([column, row], dim=-1).reshape(side * side, dim).float()
 
 
-def stretch(table: Tensor, rows: int) -> Tensor:
-    """A square table of positions stretched to `rows` rows: bicubic in fp32, without antialiasing."""
-    if table.shape[0] == rows:
+def stretch(table: Tensor, length: int) -> Tensor:
+    """A square table of positions stretched to `length` entries: bicubic in fp32, without antialiasing."""
+    if table.shape[0] == length:
         return table
-    have, want = math.isqrt(table.shape[0]), math.isqrt(rows)
+    have, want = math.isqrt(table.shape[0]), math.isqrt(length)
     grid = table.float().reshape(1, have, have, -1).permute(0, 3, 1, 2)
     grid = F.interpolate(grid, size=(want, want), mode="bicubic", align_corners=False)
     return grid.permute(0, 2, 3, 1).reshape(want * want, -1).to(table.dtype)
@@ -133,7 +133,7 @@ class Resampler(nn.Module):
         return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-class QwenVLVisual(PictureTower):
+class QwenVLVisual(VisionTower):
     """The features are (N, n_queries, output_dim)."""
 
     config_class = QwenVLVisionConfig
@@ -156,8 +156,8 @@ class QwenVLVisual(PictureTower):
         std = self.config.initializer_range
         if isinstance(module, Resampler):
             init.normal_(module.query, std=std)
-            rows, dim = module.pos_embed.shape
-            init.copy_(module.pos_embed, grid_sin_cos(dim, math.isqrt(rows)))
+            length, dim = module.pos_embed.shape
+            init.copy_(module.pos_embed, grid_sin_cos(dim, math.isqrt(length)))
         elif isinstance(module, QwenVLVisual):
             init.normal_(module.positional_embedding, std=std)
             init.normal_(module.proj, std=std)

@@ -15,7 +15,7 @@ from airvlm.tasks.files.records import ID_FIELDS, TEXT_FIELDS, Checked, Id, Text
 __all__ = ["given_answers", "in_order_of", "one_method"]
 
 
-class Answer(Checked):
+class AnswerRecord(Checked):
     """An answer under one of the names that files have for it."""
 
     key: Id = first_of(*ID_FIELDS)
@@ -37,14 +37,14 @@ def given_answers(
         records = read_records(path)
         if len(records) == 1 and records[0] and not set(records[0]) & {*ID_FIELDS, *TEXT_FIELDS}:
             whole = [{"id": key, "text": text} for key, text in records[0].items()]
-            return [Given(one.key, one.text) for one in checked(Answer, whole, path, what="entry")]
+            return [Given(one.key, one.text) for one in checked(AnswerRecord, whole, path, what="entry")]
     if not records:
         raise ValueError(f"{path} holds no answers")
     records = one_method([record for record in records if keep(record)], path)
     if records and all({"image", "text"} <= set(r) and not {"prompt", "model_id"} & set(r) for r in records):
         raise ValueError(f"{path} holds questions (image and text, no model's answer), not answers")
     records = [record for record in records if record.get("error") is None or record.get("text") is not None]
-    return [Given(one.key, one.text, one.line) for one in checked(Answer, records, path)]
+    return [Given(one.key, one.text, one.line) for one in checked(AnswerRecord, records, path)]
 
 
 def one_method(records: Sequence[Mapping[str, Any]], path: Path) -> Sequence[Mapping[str, Any]]:

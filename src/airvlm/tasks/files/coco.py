@@ -198,7 +198,7 @@ class Category(Checked):
     name: Text
 
 
-class Note(Checked):
+class CocoAnnotation(Checked):
     image_id: Id
     category_id: Id
     area: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -212,7 +212,7 @@ class Instances:
         self.images = checked(Image, _rows(content, "images", file), file, what="image")
         kinds = checked(Category, _rows(content, "categories", file), file, what="category")
         self.names = {kind.id: kind.name for kind in kinds}
-        self.notes = checked(Note, _rows(content, "annotations", file), file, what="annotation")
+        self.notes = checked(CocoAnnotation, _rows(content, "annotations", file), file, what="annotation")
         strange = next((note.category_id for note in self.notes if note.category_id not in self.names), None)
         if strange is not None:
             raise ValueError(f"{file}: an annotation is of category {strange}, which the file does not name")
