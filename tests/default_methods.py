@@ -19,9 +19,6 @@ class Case:
     on: Method
     off: Method | None = None  # None: the method has no strength that means nothing
     images_only: bool = True  # leaves rows without an image alone
-    compile: bool = (
-        False  # also tested on compiled models: compiling is slow, one method a kind of hook is enough
-    )
     reads_features: bool = True  # works when features are given instead of pixels
 
 
@@ -39,13 +36,13 @@ def _transported(weight: float) -> AIR:
 
 METHODS: list[Case] = [
     Case("air-paper", _paper(0.5), _paper(0.0)),
-    Case("air-lineage", _lineage(0.5), _lineage(0.0), compile=True),
-    Case("air-transported", _transported(0.5), _transported(0.0), compile=True),
+    Case("air-lineage", _lineage(0.5), _lineage(0.0)),
+    Case("air-transported", _transported(0.5), _transported(0.0)),
 ]
 
 METHODS += [
     Case("memvr", MemVR(alpha=0.3, threshold=0.3, layers=(1, 4)), MemVR(alpha=0.0)),
-    Case("vaf", VAF(enhance=0.8, suppress=0.4, layers=(1, 4)), VAF(enhance=0.0, suppress=0.0), compile=True),
+    Case("vaf", VAF(enhance=0.8, suppress=0.4, layers=(1, 4)), VAF(enhance=0.0, suppress=0.0)),
     Case("vaf-faithful", VAF(enhance=0.8, suppress=0.4, layers=(1, 4), faithful=True)),
     # no cut: a token at its edge would fall on either side by the order of summation
     Case("vcd", VCD(alpha=0.5, beta=0.0), VCD(alpha=0.0), reads_features=False),

@@ -16,6 +16,8 @@ from transformers import CompileConfig, GenerationConfig
 
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import NeverFired
+from airvlm.methods.air.config import AIR
+from airvlm.methods.vaf import VAF
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 
@@ -23,9 +25,12 @@ TOKENS = 4
 GREEDY = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False}
 
 methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
-compiled_methods = pytest.mark.parametrize(
-    "case", [c for c in METHODS if c.compile], ids=lambda case: case.name
-)
+# Compiling takes long, by the layer: two layers, one of them acted on, and one method a kind of hook.
+SHALLOW = {
+    "feed-forward": AIR.lineage(layers=(1, 2), top_q=8, keep=2, patches=3, strength=0.5, threshold=0.0),
+    "embeddings": AIR.transported(patches=3, weight=0.5),
+    "attention": VAF(enhance=0.8, suppress=0.4, layers=(1, 2)),
+}
 
 
 @pytest.fixture(params=["llava", "qwen2_5_vl"])
@@ -131,41 +136,44 @@ def fresh_compiler() -> Iterator[None]:
         log.handlers = handlers
 
 
-@compiled_methods
 @pytest.mark.parametrize("compiled", COMPILED, ids=lambda f: f.__name__)
 @fresh_compiler()
 @torch.no_grad()
-def test_what_was_compiled_before_is_acted_on_or_raises(case: Case, compiled: Callable[[Any], Any]) -> None:
-    model, processor = tiny_models.build("llava")
+def test_what_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any], Any]) -> None:
+    """One model, compiled once, and the methods in turn: tracing is what takes time."""
+    model, processor = tiny_models.build("llava", num_hidden_layers=2)
     batch = dict(tiny_models.inputs(processor, tiny_models.rows()[:1]))
     encoded = model.base_model.get_image_features(batch.pop("pixel_values"), return_dict=True)
     batch["mm_encoder_outputs"] = {"image": encoded}  # so that only the decoder is traced
-    with case.on(model, processor, images=images()[:1]):
-        expected = model(**batch).logits
+    expected = {}
+    for name, method in SHALLOW.items():
+        with method(model, processor, images=images()[:1]):
+            expected[name] = model(**batch).logits
     fast = compiled(model)
     before = fast(**batch).logits  # traced without our hooks
-    try:
-        with case.on(fast if isinstance(fast, nn.Module) else model, processor, images=images()[:1]):
-            found = fast(**batch).logits
-    except NeverFired:
-        assert compiled is compile_a_function_around, "only what is not in the model may be out of reach"
-        return
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
-    torch.testing.assert_close(fast(**batch).logits, before, rtol=1e-4, atol=1e-4)
+    for name, method in SHALLOW.items():
+        try:
+            with method(fast if isinstance(fast, nn.Module) else model, processor, images=images()[:1]):
+                found = fast(**batch).logits
+        except NeverFired:
+            assert compiled is compile_a_function_around, "only what is not in the model may be out of reach"
+        else:
+            torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=2e-3)
+        torch.testing.assert_close(fast(**batch).logits, before, rtol=1e-4, atol=1e-4)
 
 
-@compiled_methods
+@pytest.mark.parametrize("name", SHALLOW)
 @fresh_compiler()
-def test_decode_steps_that_generate_compiled_are_acted_on(case: Case) -> None:
-    model, processor = tiny_models.build("llava")
+def test_decode_steps_that_generate_compiled_are_acted_on(name: str) -> None:
+    model, processor = tiny_models.build("llava", num_hidden_layers=2)
     batch = tiny_models.inputs(processor, tiny_models.rows())
     config = CompileConfig(backend="eager", fullgraph=False)
     config._compile_all_devices = True  # as on a GPU
     options = {"cache_implementation": "static", "compile_config": config}
-    expected = acted(case.on, model, processor, batch)
+    expected = acted(SHALLOW[name], model, processor, batch)
     before = first_logits(model, batch, **options)
     assert "_compiled_call" in vars(model), "generate did not compile, so that this test would show nothing"
-    found = acted(case.on, model, processor, batch, **options)
+    found = acted(SHALLOW[name], model, processor, batch, **options)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
     torch.testing.assert_close(first_logits(model, batch, **options), before, rtol=1e-4, atol=1e-4)
 

@@ -13,12 +13,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airvlm import cli
+from airvlm.tasks.files import coco
+from airvlm.tasks.files.reading import read_json
 from airvlm.tasks.words.tagger import find_tagger
 from tests.golden import FOLDER, YESNO_COLUMNS, golden
 
@@ -27,6 +30,7 @@ Figures = dict[str, Any]  # metric -> official value, or a pytest.approx of it
 Report = dict[str, Any]  # what --json prints
 
 
+@cache
 def _json(name: str) -> Any:
     path = golden(name)
     return json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
@@ -153,6 +157,21 @@ def same_objects(words: str) -> Callable[[Path, Report], None]:
     return check
 
 
+def nearly_the_same_objects(words: str) -> Callable[[Path, Report], None]:
+    """At most one caption in fifty has other objects: the rules stand for a tagger."""
+
+    def check(file: Path, report: Report) -> None:
+        official = _json("chair/per_caption.json.gz")[file.stem][words]
+        other = [
+            row["id"]
+            for row, (_, objects, *_) in zip(report["items"], official, strict=True)
+            if row["objects"] != objects
+        ]
+        assert len(other) <= len(official) / 50, other
+
+    return check
+
+
 def same_words(column: str) -> Callable[[Path, Report], None]:
     def check(file: Path, report: Report) -> None:
         official = [case[column]["node_words"] for case in json.loads(file.read_text())]
@@ -241,7 +260,7 @@ def _kinds() -> Iterator[Kind]:
     pattern, wordnet = "maxlinn_words+maxlinn_gt", "opera_words+maxlinn_gt"
     captions, table2 = "chair/opera_captions/*.jsonl", "chair/pope_table2_captions/*.jsonl.gz"
     yield Kind(captions, "chair", opera(pattern), same_objects(pattern), OBJECTS)
-    yield Kind(captions, "chair", opera(wordnet), anything, OBJECTS, "wordnet")
+    yield Kind(captions, "chair", opera(wordnet), nearly_the_same_objects(wordnet), OBJECTS, "wordnet")
     yield Kind(captions, "chair", opera("opera_words+opera_gt"), anything, OBJECTS, "wordnet-truth")
     yield Kind(table2, "chair", table_2("maxlinn"), anything, OBJECTS)
     yield Kind(table2, "chair", table_2(wordnet), anything, OBJECTS, "wordnet")
@@ -290,8 +309,18 @@ OTHERS = (
 )
 
 
+@cache
+def read_once(path: Path) -> Any:
+    return read_json(path)
+
+
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    # the objects of 123,000 images are the truth of 27 of the files below: parsed once, by the code that always does
+    monkeypatch.setattr(
+        coco, "read_json", lambda path: read_once(path) if path == golden(OBJECTS) else read_json(path)
+    )
+
     def run(*arguments: str) -> tuple[int, str, str]:
         code = cli.run(list(arguments))
         printed = capsys.readouterr()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 FIRST, SECOND = "pretend:0", "pretend:1"
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -96,10 +96,26 @@ class Pretend(Tensor):
 _LOGS: list[Log] = []
 
 
+def _leaves(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """What an operation is given: values, and lists of them. torch's own walk through trees takes ten times as long."""
+    flat: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, list | tuple):
+            flat.extend(value)
+        else:
+            flat.append(value)
+    return flat
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, Pretend):
+        return value.held
+    return type(value)(map(_held, value)) if type(value) in (list, tuple) else value
+
+
 def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """One operation: check where its tensors are, run it on the CPU, and put what comes out where it belongs."""
-    flat, _ = tree_flatten((args, kwargs))
-    given = [t for t in flat if isinstance(t, Tensor)]
+    given = [t for t in _leaves(args, kwargs) if isinstance(t, Tensor)]
     wanted = kwargs.get("device")
     packet = func.overloadpacket
     devices = {t.device for t in given if isinstance(t, Pretend)}
@@ -123,7 +139,7 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     log.launches += bool(devices)
     if wanted is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    plain_args, plain = tree_map_only(Pretend, lambda t: t.held, (args, kwargs))
+    plain_args, plain = _held(tuple(args)), {name: _held(value) for name, value in kwargs.items()}
     if (
         packet is aten.histc and not plain_args[0].is_floating_point()
     ):  # counted by accelerators, not by the CPU
@@ -141,7 +157,7 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             log.allocated.append((t.dtype, t.numel(), _line()))
         return Pretend(t, _numbered(target))
 
-    return tree_map_only(Tensor, wrap, out)
+    return wrap(out) if isinstance(out, Tensor) else tree_map_only(Tensor, wrap, out)
 
 
 def _check_indexing(log: Log, packet: Any, args: Any) -> None:
@@ -179,9 +195,9 @@ class _Factories(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        flat, _ = tree_flatten((args, kwargs))
-        if any(isinstance(x, Pretend) or (isinstance(x, torch.device) and x.type == "pretend") for x in flat):
-            return _run(self.log, func, args, kwargs)
+        for x in _leaves(args, kwargs):
+            if isinstance(x, Pretend) or (isinstance(x, torch.device) and x.type == "pretend"):
+                return _run(self.log, func, args, kwargs)
         return func(*args, **kwargs)
 
 

@@ -23,7 +23,9 @@ from tests.default_methods import METHODS, Case
 from tests.device.pretend import Log, accelerator, moved, on, split
 
 methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
-TRANSPORTED = next(case for case in METHODS if case.name == "air-transported")
+# For the families: the transport of their random tokens at a smaller eps takes a thousand updates, which show nothing
+# of a family; that they are equal on the device is shown by the methods and by the transport alone.
+SMOOTH = AIR.transported(patches=3, weight=0.5, eps=0.3)
 
 
 @pytest.fixture
@@ -72,8 +74,8 @@ def test_every_method_answers_as_on_the_cpu(case: Case, rows: int, options: Any,
 
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
 def test_every_family_answers_as_on_the_cpu(family: str, log: Log) -> None:
-    found, _ = generated(*there(family), TRANSPORTED.on, 4, {})
-    assert same(found, on_cpu(family, TRANSPORTED.on, 4, ()))
+    found, _ = generated(*there(family), SMOOTH, 4, {})
+    assert same(found, on_cpu(family, SMOOTH, 4, ()))
 
 
 @methods

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from airvlm import cli
-from tests.fuzz.kinds import KINDS, Kind
+from airvlm.tasks import TASKS
+from tests.fuzz.kinds import KINDS, OWN_TASKS, Kind
 from tests.fuzz.mutations import MUTATIONS
 
 __all__ = ["Case", "cases", "run"]
@@ -65,7 +68,12 @@ def spoil(case: Case, folder: Path) -> bool:
 def call(arguments: list[str]) -> Outcome:
     """One command line; what goes wrong in it is raised."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, task in OWN_TASKS.items():
+            patch.setitem(TASKS, name, task)
         code = cli.run(arguments)
     return Outcome(code, out.getvalue(), err.getvalue())
 

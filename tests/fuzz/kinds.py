@@ -11,11 +11,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from airvlm.tasks import Item, TaskEntry
+from airvlm.tasks.tiny import TinyYesNo
 from tests.golden import DATA
 
-__all__ = ["KINDS", "Kind"]
+__all__ = ["KINDS", "OWN_TASKS", "Kind"]
 
 
 @dataclass(frozen=True)
@@ -135,10 +137,20 @@ BLEU = {
 }
 
 
-def _tiny(folder: Path) -> None:
-    from airvlm.tasks import load_task
+class FewScenes(TinyYesNo):
+    """The first scenes alone: how a file is taken does not depend on how many thousand items there are."""
 
-    items = load_task("tiny-existence").items()
+    name: ClassVar[str] = "tiny-existence-few"
+
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        return super().items(min(20, limit or 20), split)
+
+
+OWN_TASKS = {FewScenes.name: TaskEntry(f"{__name__}:FewScenes", "for these tests alone", package="tests")}
+
+
+def _tiny(folder: Path) -> None:
+    items = FewScenes().items()
     (folder / "a.jsonl").write_text("\n".join(json.dumps({"item": i.id, "text": "Yes"}) for i in items))
 
 
@@ -197,5 +209,5 @@ KINDS: tuple[Kind, ...] = (
     Kind("llava-bench-alone", "llava-bench", _write(a_jsonl=WILD), "a.jsonl"),
     Kind("mmhal", "mmhal", _write(a_json=REPLIES), "a.json"),
     Kind("vstar", "vstar", _write(a_jsonl=VSTAR), "a.jsonl"),
-    Kind("tiny", "tiny-existence", _tiny, "a.jsonl"),
+    Kind("tiny", FewScenes.name, _tiny, "a.jsonl"),
 )  # fmt: skip

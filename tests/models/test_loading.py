@@ -189,6 +189,7 @@ def test_tiny_names_the_embedded_model() -> None:
 
 def test_the_ports_are_imported_only_when_asked_for() -> None:
     script = (
+        "from airvlm.evaluation import Results\n"  # first of all, as the documents import it
         "import sys, airvlm.vlm, airvlm.cli\n"
         "from airvlm import VLM\n"
         "VLM.load('tiny')\n"

@@ -76,9 +76,9 @@ def _with_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(nltk.corpus, "wordnet", fresh)
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)  # NLTK reads no file that others may write
-    module._load.cache_clear()
+    module._looked_for.cache_clear()
     yield folder
-    module._load.cache_clear()
+    module._looked_for.cache_clear()
 
 
 def test_words_are_lemmatised_by_their_tag(data: Path) -> None:

@@ -24,7 +24,10 @@ _ID = re.compile(r"(?:COCO_\w+_)?(\d+)", re.IGNORECASE)
 
 def image_key(name: str | int) -> str:
     """What an image is called everywhere: COCO's id in plain digits, else the file's name without its ending."""
-    stem = Path(str(name)).name
+    stem = str(name)
+    if stem.isascii() and stem.isdigit():  # most are, and truth files hold a hundred thousand
+        return stem.lstrip("0") or "0"
+    stem = Path(stem).name
     if stem.lower().endswith(IMAGE_ENDINGS):
         stem = stem.rsplit(".", 1)[0]
     found = _ID.fullmatch(stem)

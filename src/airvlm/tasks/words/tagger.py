@@ -70,10 +70,18 @@ class Tagger:
         return str(min(found, key=len)) if found else word
 
 
-@lru_cache(maxsize=1)
 def _load() -> Tagger:
+    found = _looked_for()
+    if isinstance(found, TaggerMissing):
+        raise TaggerMissing(*found.args)  # a fresh one: one raised again would keep every place it passed
+    return found
+
+
+@lru_cache(maxsize=1)
+def _looked_for() -> Tagger | TaggerMissing:
+    """The tagger, or why there is none: looking for NLTK's data again for every text took most of a score's time."""
     if util.find_spec("nltk") is None:
-        raise TaggerMissing(f"NLTK is not installed: pip install 'airvlm[nltk]', then {DOWNLOAD}")
+        return TaggerMissing(f"NLTK is not installed: pip install 'airvlm[nltk]', then {DOWNLOAD}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -84,9 +92,9 @@ def _load() -> Tagger:
             tagger = tag.PerceptronTagger()
     except (LookupError, AttributeError, OSError) as error:
         reason = str(error).strip(" *\n").split("\n")[0].strip()
-        raise TaggerMissing(
+        return TaggerMissing(
             f"NLTK is installed and its data are not ({reason[:160]}): {DOWNLOAD}, or set NLTK_DATA to where they are"
-        ) from None
+        )
     words: Any = tokenize.NLTKWordTokenizer()  # with the rules of NLTK 3.8
     words.STARTING_QUOTES = [*words.STARTING_QUOTES[:-1], (_LONE_LETTER, r"\1 \2")]
     words.PUNCTUATION = [rule for rule in words.PUNCTUATION if rule[0].pattern not in _LATER_RULES]
