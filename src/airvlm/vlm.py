@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Si
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,18 +20,17 @@ from tqdm import tqdm
 from transformers import StoppingCriteriaList
 
 from airvlm.hooks.method import Method
-from airvlm.hooks.turns import StopTexts, cut_text, stream_text, turns_of
+from airvlm.hooks.streams import StopTexts, cut_text, stream_text
+from airvlm.hooks.turns import turns_of
+from airvlm.images.batches import like_lengths, windows
 from airvlm.images.conversation import taken_apart
-from airvlm.images.inputs import Encoder, Images, Request, chunks
-from airvlm.images.load import BadImage
+from airvlm.images.inputs import Encoder, Images, Request
 from airvlm.images.prompts import DESCRIBE, Question
 from airvlm.models.anatomy import Anatomy
 from airvlm.models.loading import fingerprint, load_parts
 from airvlm.report import Report
 
 __all__ = ["VLM", "Answer"]
-
-WINDOW = 8  # batches that are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -172,32 +170,35 @@ class VLM:
         if errors not in ("raise", "keep"):
             raise ValueError(f"errors = {errors!r}: choose raise or keep")
         total = len(requests) if isinstance(requests, Sized) else None
-        stream, done = iter(requests), 0
         with tqdm(total=total, disable=not progress, unit="answer", desc=self.name) as bar:
-            while window := list(islice(stream, batch_size * WINDOW)):
-                read = self.encoder.read_each(window)
-                problems = [
-                    _numbered(one, done + i) for i, one in enumerate(read) if isinstance(one, Exception)
-                ]
-                if problems and errors == "raise":
-                    raise problems[0]
-                rows = [one for one in read if isinstance(one, Request)]
-                answers: dict[int, Answer] = {}
-                for chunk in chunks(rows, batch_size):
-                    alone = method is not None and not rows[chunk[0]].images and any(r.images for r in rows)
-                    batch = [rows[i] for i in chunk]
-                    given = self.answer_rows(batch, None if alone else method, **generation)
-                    if alone and method is not None:
-                        given = [_without_image(answer, method) for answer in given]
-                    answers.update(zip(chunk, given))
-                    bar.update(len(chunk))
-                given_back, failed = iter(range(len(rows))), iter(problems)
-                for one in read:
-                    if isinstance(one, Request):
-                        yield answers[next(given_back)]
-                    else:
-                        yield Answer("", None, "", 0, False, 0.0, next(failed))
-                done += len(read)
+            for read in windows(self.encoder, requests, batch_size):
+                failed = {i: one for i, one in enumerate(read) if isinstance(one, Exception)}
+                if failed and errors == "raise":
+                    raise next(iter(failed.values()))
+                answers = {i: Answer("", None, "", 0, False, 0.0, error) for i, error in failed.items()}
+                rows = {i: one for i, one in enumerate(read) if isinstance(one, Request)}
+                answers |= self._answer_window(rows, method, batch_size, bar, generation)
+                yield from (answers[i] for i in range(len(read)))
+
+    def _answer_window(
+        self,
+        rows: dict[int, Request],
+        method: Method | None,
+        batch_size: int,
+        bar: Any,
+        generation: dict[str, Any],
+    ) -> dict[int, Answer]:
+        """Rows that were read together, by their places in the window."""
+        answers: dict[int, Answer] = {}
+        for chunk in like_lengths(rows, batch_size):
+            batch = [rows[i] for i in chunk]
+            blind = method is not None and not batch[0].images and any(row.images for row in rows.values())
+            given = self.answer_rows(batch, None if blind else method, **generation)
+            if blind and method is not None:
+                given = [_without_image(answer, method) for answer in given]
+            answers.update(zip(chunk, given))
+            bar.update(len(chunk))
+        return answers
 
     def stream(
         self,
@@ -364,12 +365,6 @@ def _row_reports(report: Report, rows: int) -> Sequence[Report]:
     """One report a row; the seconds, which are the batch's, in equal shares."""
     own = report.rows or (report,) * rows
     return [replace(row, seconds={k: v / rows for k, v in report.seconds.items()}) for row in own]
-
-
-def _numbered(error: Exception, number: int) -> Exception:
-    """The error with the request it came from."""
-    kind = BadImage if isinstance(error, BadImage) else ValueError
-    return kind(f"request {number}: {error}")
 
 
 def _without_image(answer: Answer, method: Method) -> Answer:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from airvlm.images import load
 from airvlm.images.cache import ImageCache, cache_of, content_key, nbytes, serial, weights_state
@@ -157,3 +158,20 @@ def test_an_image_is_loaded_and_hashed_once_a_call(
     assert (len(loads), len(hashes)) == (1, 1)
     list(vlm.batch([(path, "what ?"), (path, QUESTION)], method=method, max_new_tokens=2, progress=False))
     assert (len(loads), len(hashes)) == (2, 2)
+
+
+def test_a_value_of_other_tokens_under_the_same_key_is_computed_anew() -> None:
+    cache, computed = ImageCache(), []
+
+    def double(missing: list[int]) -> list[Tensor]:
+        computed.append(missing)
+        return [2 * tokens[i] for i in missing]
+
+    tokens = [torch.ones(3, 2), torch.ones(3, 2), torch.zeros(3, 2)]
+    found = cache.get_with_tokens("evidence", ["a", "a", "b"], tokens, double)
+    assert [one.sum().item() for one in found] == [12, 12, 0] and computed == [[0, 2]]
+    cache.get_with_tokens("evidence", ["b", "a"], [tokens[2], tokens[0]], double)
+    assert computed == [[0, 2]]  # all of it is kept
+    tokens = [3 * torch.ones(3, 2)]
+    [other] = cache.get_with_tokens("evidence", ["a"], tokens, double)
+    assert other.sum().item() == 36 and computed == [[0, 2], [0]]

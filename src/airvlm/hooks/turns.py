@@ -1,27 +1,20 @@
-"""Turns and streams: a model serves one call at a time, and its text may be read as it is generated.
+"""Turns: a model serves one call at a time.
 
 Calls are served in the order in which they were asked for, whatever thread they come from. A turn may be given back by
-another thread than the one that took it: a stream generates in a thread of its own, which never waits for the reader. A
-reader who stops early, or drops the stream, stops the generation; an error in the thread is raised in the reader. Knows
-nothing of images or methods.
+another thread than the one that took it (streams.py). Knows nothing of images or methods.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
-from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+from torch import nn
 
-__all__ = ["ModelBusy", "StopTexts", "Turn", "Turns", "cut_text", "stream_text", "turns_of"]
-
-Result = TypeVar("Result")
+__all__ = ["ModelBusy", "Turn", "Turns", "turns_of"]
 
 
 class ModelBusy(RuntimeError):
@@ -98,90 +91,3 @@ def turns_of(model: nn.Module) -> Turns:
         if model not in _TURNS:
             _TURNS[model] = Turns()
         return _TURNS[model]
-
-
-# -- streams
-
-
-class _Stop(StoppingCriteria):
-    """Ends all rows once the reader has gone."""
-
-    def __init__(self) -> None:
-        self.gone = threading.Event()
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Any:
-        return torch.full((len(input_ids),), self.gone.is_set(), dtype=torch.bool, device=input_ids.device)
-
-
-class StopTexts(StoppingCriteria):
-    """Ends a row once its answer holds one of `stops`; by the text itself, whatever tokens it is written in."""
-
-    def __init__(self, tokenizer: Any, stops: Sequence[str], prompt: int) -> None:
-        self.tokenizer, self.stops, self.prompt = tokenizer, stops, prompt  # prompt: tokens before the answer
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Any:
-        texts = [self.tokenizer.decode(row[self.prompt :], skip_special_tokens=True) for row in input_ids]
-        ended = [cut_text(text, self.stops)[1] for text in texts]
-        return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
-
-
-def stream_text(
-    generate: Callable[..., Result], processor: Any, turn: Turn, stops: Sequence[str] = ()
-) -> Generator[str, None, Result]:
-    """The pieces of text that `generate(streamer=..., stopping_criteria=...)` produces; returns what it returns.
-
-    turn: the model's, which ends with the generation, whether or not its text has been read by then.
-    stops: texts that end the answer, and are not handed over.
-    """
-    streamer = TextIteratorStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
-    stop = _Stop()
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        turn.thread = threading.current_thread()
-        try:
-            results.append(generate(streamer=streamer, stopping_criteria=StoppingCriteriaList([stop])))
-        except BaseException as error:  # raised again where the pieces are read
-            errors.append(error)
-        finally:
-            turn.end()
-            streamer.end()
-
-    thread = threading.Thread(target=work, name="airvlm-stream", daemon=True)
-    try:
-        thread.start()
-    except BaseException:
-        turn.end()
-        raise
-    try:
-        yield from _without_stops(streamer, stops)
-    finally:
-        stop.gone.set()
-        if thread is not threading.current_thread():  # where the garbage collector may close a dropped stream
-            thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def cut_text(text: str, stops: Iterable[str]) -> tuple[str, bool]:
-    """The text before the first of `stops`, and whether there was one."""
-    found = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return (text[: min(found)], True) if found else (text, False)
-
-
-def _without_stops(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """The pieces up to the first stop; what may be the beginning of one is held back until it is clear."""
-    back = max(map(len, stops), default=1) - 1
-    held, ended = "", False
-    for piece in pieces:  # to their end, so that the generation is over
-        if ended:
-            continue
-        held, ended = cut_text(held + piece, stops)
-        ready = len(held) if ended else max(0, len(held) - back)
-        if ready:
-            yield held[:ready]
-        held = held[ready:]
-    if held:
-        yield held

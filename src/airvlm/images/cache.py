@@ -12,8 +12,8 @@ import hashlib
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +24,7 @@ from airvlm.models.anatomy import every_module
 
 __all__ = ["ImageCache", "Kind", "cache_of", "content_key", "nbytes", "serial", "weights_state"]
 
+V = TypeVar("V")
 Kind = Literal["pixels", "features", "crops", "evidence"]
 LIMIT = 768 * 2**20  # bytes; evidence and crops of a dozen images at a 7B model's widths
 
@@ -56,6 +57,30 @@ class ImageCache:
             while self.bytes > self.limit and len(self._values) > 1:
                 self.bytes -= self._values.popitem(last=False)[1][1]
 
+    def get_with_tokens(
+        self,
+        kind: Kind,
+        keys: Sequence[Hashable],
+        tokens: Sequence[Tensor],
+        compute: Callable[[list[int]], Sequence[V]],
+    ) -> list[V]:
+        """Values that depend on tokens (K, d) beside their keys; those not kept of the same tokens are computed.
+
+        A value is kept with a mark of its tokens. compute: the indices of what is missing, equal ones once -> values.
+        """
+        marks = [_mark(own) for own in tokens]
+        known = [self.get(kind, key) or (None, marks[keys.index(key)]) for key in keys]
+        same = _same(marks, [mark for _, mark in known])
+        found: dict[int, V] = {i: one for i, (one, _) in enumerate(known) if same[i] and one is not None}
+        first = [
+            keys.index(key) if alike else i for i, (key, alike) in enumerate(zip(keys, same, strict=True))
+        ]
+        missing = [i for i, own in enumerate(first) if own == i and i not in found]
+        for i, value in zip(missing, compute(missing) if missing else (), strict=True):
+            found[i] = value
+            self.put(kind, keys[i], (value, marks[i]))
+        return [found[i] if i in found else found[first[i]] for i in range(len(keys))]
+
     def clear(self) -> None:
         with self._lock:
             self._values.clear()
@@ -63,6 +88,21 @@ class ImageCache:
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def _mark(Z: Tensor) -> Tensor:
+    """One number a token, (K,): tokens that differ have other marks."""
+    return Z.float() @ torch.arange(1, Z.shape[-1] + 1, device=Z.device).cos()
+
+
+def _same(marks: list[Tensor], others: list[Tensor]) -> list[bool]:
+    """Whether marks are of the same tokens, up to the rounding of another batch; one read-back for all."""
+    same = [one is other for one, other in zip(marks, others, strict=True)]
+    open_ = [i for i, one in enumerate(marks) if not same[i] and one.device == others[i].device]
+    near = [(marks[i] - others[i]).abs().amax() <= 1e-3 * others[i].abs().amax() for i in open_]
+    for i, alike in zip(open_, torch.stack(near).tolist() if near else (), strict=True):
+        same[i] = alike
+    return same
 
 
 _CACHES: WeakKeyDictionary[nn.Module, ImageCache] = WeakKeyDictionary()  # gone with its model

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from airvlm.images.prompts import Question, begins_with_bos, image_token, prompt
 from airvlm.models.anatomy import Anatomy
 from airvlm.models.families import Layout
 
-__all__ = ["Encoder", "Images", "KeptPixels", "Request", "VisionFeatures", "chunks"]
+__all__ = ["Encoder", "Images", "KeptPixels", "Request", "VisionFeatures"]
 
 Images: TypeAlias = "ImageSource | Sequence[ImageSource] | None"  # one image, several, or none
 
@@ -125,14 +125,6 @@ class Encoder:
             return inputs
         made_by = serial(getattr(self.processor, "image_processor", None))
         return self.features.attach(inputs, [image.key for image in shown], made_by)
-
-
-def chunks(requests: Sequence[Request], size: int) -> Iterator[list[int]]:
-    """Indices of requests that run together: longest first, so that memory runs out at the start or not at all."""
-    for shows in (True, False):
-        group = [i for i, request in enumerate(requests) if bool(request.images) is shows]
-        group.sort(key=lambda i: (len(requests[i].images), len(requests[i].prompt)), reverse=True)
-        yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
 # -- pixels that are kept

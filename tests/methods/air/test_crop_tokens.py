@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from airvlm.images.cache import cache_of, content_key
-from airvlm.methods.air.crops import Cropping, CropTokens, crop_boxes, crops, encode_crops
+from airvlm.methods.air.crops import Box, Cropping, CropTokens, crop_boxes, crops, encode_crops
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
 
@@ -112,3 +112,14 @@ def test_native_resolution_has_no_shrunk_image() -> None:
         tokens_of(
             (Anatomy.of(model), processor), [tiny_models.sample_image(1)], replace(CROPPING, shrunk=True)
         )
+
+
+def test_joined_crops_hold_all_and_mask_the_shorter_ones() -> None:
+    one = CropTokens((Box(0, 0, 1, 1),), (8, 8), torch.ones(1, 3, 2), None)
+    two = CropTokens(
+        (Box(0, 0, 2, 2),) * 2, (8, 4), torch.ones(2, 2, 2), torch.tensor([[True, True], [True, False]])
+    )
+    both = CropTokens.joined([one, two])
+    assert both.tokens.shape == (3, 3, 2) and len(both.boxes) == 3
+    assert both.mask is not None
+    assert both.mask.sum(1).tolist() == [3, 2, 1]

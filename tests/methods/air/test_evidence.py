@@ -9,7 +9,7 @@ from torch import Tensor
 
 from airvlm.methods.air.config import AIR
 from airvlm.methods.air.crops import Box, CropTokens
-from airvlm.methods.air.evidence import Evidence, _joined, gather, kept_crops
+from airvlm.methods.air.evidence import Evidence, gather, kept_crops
 from airvlm.methods.air.prototypes import prototypes
 from airvlm.methods.air.transport import cosine_cost, sinkhorn
 from airvlm.methods.air.transported import landing, project
@@ -204,14 +204,3 @@ DISTANCES = torch.tensor([[0.3, 0.1, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]])
 )
 def test_each_image_keeps_crops_by_its_own_distances(fields: dict[str, Any], kept: list[str]) -> None:
     assert ["".join(map(str, row)) for row in kept_crops(DISTANCES, AIR(**fields)).int().tolist()] == kept
-
-
-def test_joined_crops_hold_all_and_mask_the_shorter_ones() -> None:
-    one = CropTokens((Box(0, 0, 1, 1),), (8, 8), torch.ones(1, 3, 2), None)
-    two = CropTokens(
-        (Box(0, 0, 2, 2),) * 2, (8, 4), torch.ones(2, 2, 2), torch.tensor([[True, True], [True, False]])
-    )
-    both = _joined([one, two])
-    assert both.tokens.shape == (3, 3, 2) and len(both.boxes) == 3
-    assert both.mask is not None
-    assert both.mask.sum(1).tolist() == [3, 2, 1]

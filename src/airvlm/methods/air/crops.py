@@ -127,6 +127,21 @@ class CropTokens:
     tokens: Tensor  # (M, N, d)
     mask: Tensor | None  # (M, N) False where a crop has fewer than N tokens; None when all have N
 
+    @staticmethod
+    def joined(crops: Sequence[CropTokens]) -> CropTokens:
+        """The crops of several images as those of one."""
+        if len(crops) == 1:
+            return crops[0]
+        masks = [
+            torch.ones(own.tokens.shape[:2], dtype=torch.bool, device=own.tokens.device)
+            if own.mask is None
+            else own.mask
+            for own in crops
+        ]
+        tokens = nn.utils.rnn.pad_sequence([crop for own in crops for crop in own.tokens], batch_first=True)
+        mask = nn.utils.rnn.pad_sequence([row for own in masks for row in own], batch_first=True)
+        return CropTokens(tuple(box for own in crops for box in own.boxes), crops[0].size, tokens, mask)
+
 
 @torch.no_grad()
 def encode_crops(

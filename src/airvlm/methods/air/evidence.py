@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from airvlm.hooks.intervention import Call, Context, Intervention, Step
 from airvlm.hooks.row_images import AnyImage, Shown
@@ -290,31 +290,20 @@ class WithEvidence(Intervention):
         return any(self.matched)
 
     def _evidence(self, shown: list[Shown], Z: list[Tensor]) -> list[Evidence]:
-        """Kept evidence where there is some of the same tokens; all other is gathered together, and kept."""
-        started = time.perf_counter()
-        cache = cache_of(self.context.anatomy.model)
-        keys = self._keys(shown)
-        marks = [_mark(own) for own in Z]
-        known = [cache.get("evidence", key) or (None, marks[keys.index(key)]) for key in keys]
-        # What acted before (another method, say) may have changed the tokens: the key cannot know, the mark does.
-        same = _same(marks, [mark for _, mark in known])
-        found: dict[int, Evidence] = {
-            i: one for i, (one, _) in enumerate(known) if same[i] and one is not None
-        }
-        first = {
-            i: keys.index(key) if alike else i for i, (key, alike) in enumerate(zip(keys, same, strict=True))
-        }
-        pending = [i for i in first if first[i] == i and i not in found]
-        if pending:
-            crops = self._crops([shown[i] for i in pending])
+        """The evidence of images and their tokens; where it is not kept, it is gathered for all of them together."""
+
+        def gathered(missing: list[int]) -> list[Evidence]:
+            started = time.perf_counter()
+            crops = self._crops([shown[i] for i in missing])
             encoded = time.perf_counter()
+            found = gather([Z[i] for i in missing], crops, self.method, self.project)
             self.seconds["crops"] += encoded - started
-            gathered = gather([Z[i] for i in pending], crops, self.method, self.project)
-            for i, evidence in zip(pending, gathered, strict=True):
-                found[i] = evidence
-                cache.put("evidence", keys[i], (evidence, marks[i]))
             self.seconds["transport"] += time.perf_counter() - encoded
-        return [found[i] if i in found else found[first[i]] for i in range(len(keys))]
+            return found
+
+        # What acted before (another method, say) may have changed the tokens, which the keys cannot know.
+        cache = cache_of(self.context.anatomy.model)
+        return cache.get_with_tokens("evidence", self._keys(shown), Z, gathered)
 
     def _keys(self, shown: list[Shown]) -> list[Hashable]:
         """All that evidence depends on, but for the tokens themselves."""
@@ -338,7 +327,7 @@ class WithEvidence(Intervention):
         images = [self._images[key] for key in keys]
         found = encode_crops(self.context.anatomy, self.context.processor, images, keys, self.cropping)
         known = dict(zip(keys, found, strict=True))
-        return [_joined([known[key] for key in part]) for part in wanted]
+        return [CropTokens.joined([known[key] for key in part]) for part in wanted]
 
     def _source(self, key: str) -> str:
         """The image whose crops are taken: its own, or for a control another's."""
@@ -382,33 +371,3 @@ class WithEvidence(Intervention):
 def _crop_reports(e: Evidence) -> tuple[Crop, ...]:
     found = zip(e.boxes, e.distances.tolist(), e.kept.tolist(), strict=True)
     return tuple(Crop((box[0], box[1], box[2], box[3]), distance, kept) for box, distance, kept in found)
-
-
-def _mark(Z: Tensor) -> Tensor:
-    """One number a token, (K,): tokens that differ have other marks."""
-    return Z.float() @ torch.arange(1, Z.shape[-1] + 1, device=Z.device).cos()
-
-
-def _same(marks: list[Tensor], others: list[Tensor]) -> list[bool]:
-    """Whether marks are of the same tokens, up to the rounding of another batch; one read-back for all."""
-    same = [one is other for one, other in zip(marks, others, strict=True)]
-    open_ = [i for i, one in enumerate(marks) if not same[i] and one.device == others[i].device]
-    near = [(marks[i] - others[i]).abs().amax() <= 1e-3 * others[i].abs().amax() for i in open_]
-    for i, alike in zip(open_, torch.stack(near).tolist() if near else (), strict=True):
-        same[i] = alike
-    return same
-
-
-def _joined(crops: list[CropTokens]) -> CropTokens:
-    """The crops of several images as those of one."""
-    if len(crops) == 1:
-        return crops[0]
-    masks = [
-        torch.ones(own.tokens.shape[:2], dtype=torch.bool, device=own.tokens.device)
-        if own.mask is None
-        else own.mask
-        for own in crops
-    ]
-    tokens = nn.utils.rnn.pad_sequence([crop for own in crops for crop in own.tokens], batch_first=True)
-    mask = nn.utils.rnn.pad_sequence([row for own in masks for row in own], batch_first=True)
-    return CropTokens(tuple(box for own in crops for box in own.boxes), crops[0].size, tokens, mask)
