@@ -9,6 +9,7 @@ Knows nothing about metrics or questions.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -27,7 +28,7 @@ def image_key(name: str | int) -> str:
     stem = str(name)
     if stem.isascii() and stem.isdigit():  # most are, and truth files hold a hundred thousand
         return stem.lstrip("0") or "0"
-    stem = Path(stem).name
+    stem = stem.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
     if stem.lower().endswith(IMAGE_ENDINGS):
         stem = stem.rsplit(".", 1)[0]
     found = _ID.fullmatch(stem)
@@ -71,15 +72,23 @@ def read_split(path: Path, split: str) -> list[str] | None:
 def find_images(folder: Path, wanted: Mapping[str, object]) -> dict[str, Path]:
     """The files of a folder (or of one of its folders) that show the wanted images, by image."""
     folder = Path(folder)
-    return {key: path for key, path in _images_in(folder, folder.stat().st_mtime_ns).items() if key in wanted}
+    found = _images_in(folder, folder.stat().st_mtime_ns)
+    return {key: Path(path) for key, path in found.items() if key in wanted}
 
 
 @lru_cache(maxsize=4)
-def _images_in(folder: Path, changed: int) -> dict[str, Path]:
-    paths = sorted(path for path in folder.glob("**/*") if path.suffix.lower() in IMAGE_ENDINGS)
-    found: dict[str, Path] = {}
-    for path in paths:
-        other = found.setdefault(image_key(path.name), path)
-        if other != path:
-            raise ValueError(f"{folder}: {other.name} and {path.name} are both called {image_key(path.name)}")
+def _images_in(folder: Path, changed: int) -> dict[str, str]:
+    files = sorted(
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(IMAGE_ENDINGS)
+    )
+    found: dict[str, str] = {}
+    for file in files:
+        key = image_key(file)
+        other = found.setdefault(key, file)
+        if other != file:
+            names = " and ".join(os.path.basename(path) for path in (other, file))
+            raise ValueError(f"{folder}: {names} are both called {key}")
     return found
