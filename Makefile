@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast test-doors durations coverage check format docs results bench train train-photo clean
 
-# a bundled scene described without and with AIR, and a drawing of what AIR looked at
+# a bundled scene and a photograph described without and with AIR, and drawings of what AIR looked at
 demo: $(STAMP)
 	$(BIN)/airvlm demo
 

@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from airvlm import cli, photo, tiny
 from tests.checkpoints import save_llava
-
-FIELDS = ["--set", "patches=4", "--set", "top_q=4"]
 
 
 @pytest.fixture(scope="module")
@@ -30,32 +27,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     code = cli.run(arguments)
     printed = capsys.readouterr()
     return code, printed.out, printed.err
-
-
-def test_the_demo_tells_the_truth_and_writes_its_image(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    target = tmp_path / "new" / "demo.png"
-    code, out, err = run(capsys, "demo", "--scene", "3", "-o", str(target), "--json", *FIELDS)
-    assert code == 0, err
-    shown = json.loads(out)
-    truth = list(tiny.scenes("test")[3].names)
-    assert shown["truth"] == truth
-    for answer in shown["answers"].values():
-        assert set(answer["missed"]) <= set(truth)
-        assert not set(answer["wrong"]) & set(truth)
-    with Image.open(target) as drawing:
-        assert drawing.width > 600
-    code, out, _ = run(capsys, "demo", "--scene", "3", "-o", str(target), *FIELDS)
-    assert code == 0
-    assert "vanilla" in out
-    assert "it shows" in out
-
-
-def test_a_scene_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "demo", "--scene", "elsewhere")
-    assert (code, out) == (2, "")
-    assert "no such test scene" in err
 
 
 def test_about_tells_size_training_scores_and_limits_of_both_models(

@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "app", "main", "run"]
 
 # name -> where its function is, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("airvlm.cli.demo:demo", "See it: a scene described without and with AIR, beside the truth."),
+    "demo": ("airvlm.cli.demo:demo", "See it: a scene and a photograph described without and with AIR."),
     "ask": ("airvlm.cli.ask:ask", "Ask a question about an image."),
     "describe": ("airvlm.cli.describe:describe", "Describe an image in detail."),
     "chat": ("airvlm.cli.chat:chat", "Talk about an image, turn by turn."),

@@ -1,4 +1,4 @@
-"""`airvlm demo`: a bundled scene described without and with AIR, beside the truth, which is known."""
+"""`airvlm demo`: both worlds described without and with AIR: a bundled scene beside its truth, and a photograph."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.text import Text
 
 from airvlm import tiny
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
+from airvlm.cli.demo_photo import HOW, find_photograph, print_photograph, show_photograph
+from airvlm.cli.judged import judged, print_judged
 from airvlm.cli.options import Choosing, JsonOption, OutputOption
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help does not need it
     from airvlm.tiny import BundledScene
     from airvlm.vlm import VLM, Answer
 
-__all__ = ["checked", "demo", "missed", "wrong"]
+__all__ = ["demo"]
 
 # Picked to show what the method can do, not how often: of 1500 test scenes it is one of the 22 in which AIR takes back
 # every invented object and names every missed one. It takes back all invented ones in 190, and invents some in 11.
@@ -29,63 +30,57 @@ def demo(
     scene: Annotated[
         str, typer.Option("--scene", help="The id of a bundled test scene, or its number.")
     ] = SCENE,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image", help="A photograph of yours, in place of the one that the extra photos brings."
+        ),
+    ] = None,
     by: Choosing = Choosing(),
     output: OutputOption = Path("out/demo.png"),
     json: JsonOption = False,
 ) -> None:
-    """See it: a scene described without and with AIR, beside the truth.
+    """See it: a scene and a photograph described without and with AIR.
 
-    Objects that are not in the image are red, objects that the description leaves out are listed in grey. Writes a
-    drawing of what AIR looked at.
+    The scene stands beside its truth: objects that are not in the image are red, objects that the description leaves
+    out are listed in grey. The photograph is yours (--image), or one that scikit-image brings (the extra photos); every
+    object that is named in a description is asked for. Writes drawings of what AIR looked at.
 
     [bold]Examples[/bold]
 
     airvlm demo
+
+    airvlm demo --image photo.jpg
 
     airvlm demo --scene 12 --method air-lineage
     """
     from PIL import Image
 
     from airvlm.analysis.look import draw_look
-    from airvlm.tiny.grammar import article
 
     method, chosen = by.method, asking.chosen_method(by.method, by.settings)
     if chosen is None:
         raise Failure("--method none: the demo compares with the model as it is already; choose a method")
-    shown = find_scene(scene)
+    shown, photograph = find_scene(scene), find_photograph(image)
     vlm = asking.load("tiny")
     with asking.explained():
         answers = {"vanilla": vlm.describe(shown.path), method: vlm.describe(shown.path, method=chosen)}
     report = answers[method].report
     assert report is not None, "an answer under a method has its report"
     output.parent.mkdir(parents=True, exist_ok=True)
-    with Image.open(shown.path) as image:
-        draw_look(image.convert("RGB"), report).save(output)
+    with Image.open(shown.path) as opened:
+        draw_look(opened.convert("RGB"), report).save(output)
+    if not json:
+        _print(shown, answers, output, picked=scene == SCENE)
+        out().print()
+    beside = output.with_stem(f"{output.stem}-photo")
+    real = None if photograph is None else show_photograph(photograph, method, chosen, beside)
     if json:
-        emit(_json(shown, vlm, answers, output))
-        return
-    console = out()
-    console.print(f"[bold]the image[/bold]  {escape(str(shown.path))}", soft_wrap=True)
-    if scene == SCENE:
-        console.print(
-            "[dim]chosen because a difference shows; on most scenes there is none (--scene N)[/dim]"
-        )
-    console.print(f"[bold]it shows[/bold]   {', '.join(shown.names)} (in {article(shown.context)})")
-    for name, answer in answers.items():
-        console.print()
-        console.print(
-            f"[bold]{escape(name)}[/bold] [dim]({answer.tokens} tokens, {answer.seconds:.2f} s)[/dim]"
-        )
-        console.print(checked(answer.text, shown))
-        false, left_out = wrong(answer.text, shown), missed(answer.text, shown)
-        if left_out:
-            console.print(f"[bright_black]not mentioned: {', '.join(left_out)}[/bright_black]")
-        console.print(
-            f"[red]not there: {', '.join(false)}[/red]" if false else "[green]nothing invented[/green]"
-        )
-    console.print()
-    console.print(f"[dim]{escape(str(report))}[/dim]")
-    console.print(escape(f"what {method} looked at: {output}"), soft_wrap=True)
+        emit(_json(shown, vlm, answers, output) | {"photograph": None if real is None else real.to_json()})
+    elif real is None:
+        out().print(escape(HOW), soft_wrap=True)
+    else:
+        print_photograph(real)
 
 
 def find_scene(name: str) -> BundledScene:
@@ -99,38 +94,27 @@ def find_scene(name: str) -> BundledScene:
     )
 
 
-def wrong(text: str, scene: BundledScene) -> list[str]:
-    """Objects that the text names and the scene does not have."""
-    return [name for name in _named(text) if name not in scene.names]
+def _print(scene: BundledScene, answers: dict[str, Answer], output: Path, *, picked: bool) -> None:
+    from airvlm.tiny.grammar import article
 
-
-def missed(text: str, scene: BundledScene) -> list[str]:
-    """Objects of the scene that the text does not name."""
-    named = _named(text)
-    return [name for name in scene.names if name not in named]
-
-
-def checked(text: str, scene: BundledScene) -> Text:
-    """The text with objects that are there in green, and those that are not in red."""
-    from airvlm.tasks.words.marks import marks
-    from airvlm.tasks.words.objects import mentions
-
-    result = Text(text)
-    for mark in marks(text, mentions(text), scene.names):
-        result.stylize("green" if mark.present else "bold red", mark.start, mark.end)
-    return result
-
-
-def _named(text: str) -> list[str]:
-    from airvlm.tasks.words.objects import mentions
-
-    return list(dict.fromkeys(mention.category for mention in mentions(text)))
+    console = out()
+    console.print(f"[bold]the scene[/bold]  {escape(str(scene.path))}", soft_wrap=True)
+    if picked:
+        console.print(
+            "[dim]chosen because a difference shows; on most scenes there is none (--scene N)[/dim]"
+        )
+    console.print(f"[bold]it shows[/bold]   {', '.join(scene.names)} (in {article(scene.context)})")
+    for name, answer in answers.items():
+        print_judged(name, answer, scene.names)
+    console.print()
+    method = list(answers)[-1]
+    console.print(f"[dim]{escape(str(answers[method].report))}[/dim]")
+    console.print(escape(f"what {method} looked at: {output}"), soft_wrap=True)
 
 
 def _json(scene: BundledScene, vlm: VLM, answers: dict[str, Answer], output: Path) -> dict[str, Any]:
     shown = {
-        name: asking.answer_json(answer)
-        | {"wrong": wrong(answer.text, scene), "missed": missed(answer.text, scene)}
+        name: asking.answer_json(answer) | judged(answer.text, scene.names)
         for name, answer in answers.items()
     }
     where = {"scene": scene.id, "image": str(scene.path), "truth": list(scene.names), "output": str(output)}

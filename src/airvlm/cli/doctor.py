@@ -49,6 +49,7 @@ DOORS = (
     _extra("nltk", "the trained tagger of chair's variant wordnet and of amber; rules serve else", "nltk"),
     _extra("xlsx", "benchmarks and predictions in .xlsx files", "openpyxl"),
     _extra("judge", "benchmarks that a judge grades (AIRVLM_JUDGE_URL)", "openai"),
+    _extra("photos", "airvlm demo: a photograph beside the scene (or your own: --image)", "skimage"),
     _extra("serve", "airvlm serve: an OpenAI-compatible server", "fastapi", "uvicorn", "prometheus_client"),
     _extra("web", "airvlm web: a page in the browser", "gradio"),
     Door("lmms-eval", "lmms-eval --model airvlm", ("lmms_eval",), "pip install lmms-eval"),
