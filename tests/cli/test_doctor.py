@@ -13,6 +13,7 @@ from airvlm.cli import doctor
 
 ROOT = Path(__file__).parents[2]
 FOR_DEVELOPERS = {"dev", "docs"}
+IMPORTED_AS = {"scikit-image": "skimage"}
 
 
 def test_every_extra_is_a_door_that_needs_what_the_extra_brings() -> None:
@@ -24,7 +25,7 @@ def test_every_extra_is_a_door_that_needs_what_the_extra_brings() -> None:
         if not requirements:  # an old name, whose packages belong to the core now
             continue
         names = {re.split(r"[\[<>=!~; ]", requirement)[0] for requirement in requirements} - {"airvlm"}
-        assert doors[extra] == {name.replace("-", "_") for name in names}, extra
+        assert doors[extra] == {IMPORTED_AS.get(name, name.replace("-", "_")) for name in names}, extra
 
 
 def test_the_core_is_what_the_package_depends_on() -> None:
