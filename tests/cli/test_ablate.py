@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import airvlm.methods
-import airvlm.tasks
-from airvlm.cli import asking, run
+from airvlm.cli import run
 
-spec = importlib.util.spec_from_file_location("fakes", Path(__file__).parents[1] / "evaluation" / "fakes.py")
-fakes = sys.modules.get("fakes") or importlib.util.module_from_spec(spec)
-if "fakes" not in sys.modules:
-    sys.modules["fakes"] = fakes
-    spec.loader.exec_module(fakes)
-
-
-@pytest.fixture(autouse=True)
-def fake_world(monkeypatch):
-    monkeypatch.setattr(airvlm.methods, "parse_method", fakes.parse_fake)
-    for name, task in fakes.TASKS.items():
-        monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
-    vlm = fakes.FakeVLM()
-    vlm.anatomy = SimpleNamespace(layers=range(6))
-    monkeypatch.setattr(asking, "load", lambda *_, **__: vlm)
+pytestmark = pytest.mark.usefixtures("fake_world")
 
 
 def test_json_holds_each_sweep_value_by_value_beside_vanilla(tmp_path, capsys):

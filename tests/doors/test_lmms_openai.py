@@ -2,9 +2,7 @@
 
 import os
 import re
-import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 
@@ -12,6 +10,7 @@ import pytest
 from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.tasks import TaskManager
 from lmms_tasks import image_of, write_tasks
+from servers import serving
 
 from airvlm import AIR, VLM
 
@@ -21,25 +20,10 @@ SERVER = os.environ.get("AIRVLM_SERVER_PYTHON", sys.executable)
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [SERVER, "-m", "airvlm", "serve", "--model", "tiny", "--method", "none", "--port", "0"]
-    server = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert server.stderr is not None
-    try:
-        lines = []
-        for line in server.stderr:
-            lines.append(line)
-            if found := re.search(r"running on (http://\S+)", line):
-                break
-        else:
-            raise AssertionError("".join(lines))
-        threading.Thread(target=server.stderr.read, daemon=True).start()
-        yield found[1]
-    finally:
-        server.terminate()
-        server.wait()
+    with serving(command, tmp_path_factory.mktemp("served") / "log") as server:
+        yield server.address
 
 
 @pytest.mark.parametrize("method", [None, AIR()], ids=["vanilla", "air"])

@@ -3,19 +3,14 @@
 import base64
 import io
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import free_port, serving
 from vllm_models import padded_tiny
 
 from airvlm import AIR, VLM
@@ -28,39 +23,15 @@ DESCRIBE = "Please describe this image in detail."
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The address, the model's name and the log of a running server."""
-    folder = padded_tiny(tmp_path_factory.mktemp("served") / "model")
-    log = folder.parent / "log"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    folder, port = padded_tiny(tmp_path_factory.mktemp("served") / "model"), free_port()
     command = [sys.executable, "-m", "airvlm", "vllm", "serve", str(folder), "--set", "weight=0.4"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "512"]
     command += ["--enforce-eager", "--max-num-seqs", "8", "--trust-request-mm-kwargs"]
-    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # two cores: nothing to reserve
-    with log.open("w") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        _wait(f"http://127.0.0.1:{port}/health", process, log)
-        yield f"http://127.0.0.1:{port}", str(folder), log
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _wait(address: str, process: Any, log: Path) -> None:
-    for _ in range(1200):
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except (OSError, urllib.error.URLError):
-            time.sleep(1)
-    raise RuntimeError(f"the server does not answer: {log.read_text()[-3000:]}")
+    log = folder.parent / "log"
+    with serving(command, log, port=port, environment=environment, seconds=1200) as server:
+        yield server.address, str(folder), log
 
 
 def _post(server: Any, image: Any, **more: Any) -> tuple[int, dict[str, Any]]:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import free_port, serving
 
 from airvlm import AIR, VLM, tiny
 
@@ -36,26 +33,13 @@ SHOTS = os.environ.get("AIRVLM_SCREENSHOTS")  # a folder to keep screenshots in
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
     command = [sys.executable, "-m", "airvlm", "web", "--model", "tiny", "--port", str(port)]
-    offline = {"OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen(command, env=os.environ | offline)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(url, timeout=5).read()
-                break
-            except OSError:
-                assert server.poll() is None, "the page did not start"
-                time.sleep(0.2)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
+    quiet = {"GRADIO_ANALYTICS_ENABLED": "False"}
+    log = tmp_path_factory.mktemp("served") / "log"
+    with serving(command, log, port=port, health="/", environment=quiet) as server:
+        yield server.address
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,8 @@ import base64
 import json
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +21,7 @@ from airvlm.cli import run
 from airvlm.images.load import load_image
 from airvlm.integrations.custom_generate import export, generate
 from airvlm.tiny import scenes
+from tests.doors.servers import free_port, serving
 
 QUESTION = "Please describe this image in detail."
 COUNT = 8
@@ -145,39 +142,14 @@ def served(tmp_path_factory):
     shutil.copytree(tiny.model_path(), folder)
     reports = folder.parent / "reports.jsonl"
     export(folder, AIR(weight=0.4), reports)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     script = str(Path(sys.executable).with_name("transformers"))
     command = [script, "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--trust-remote-code", "--device", "cpu", "--dtype", "float32"]
     source = str(Path(__file__).resolve().parents[2] / "src")
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([source, environment.get("PYTHONPATH", "")])
-    log = (folder.parent / "log").open("w")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/health", process, folder.parent / "log")
-        yield f"http://127.0.0.1:{port}", str(folder), reports
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _wait_for(address: str, process: Any, log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended: {log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.5)
-    raise RuntimeError(f"no answer from the server: {log.read_text()[-2000:]}")
+    found = {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])}
+    with serving(command, folder.parent / "log", port=port, environment=found) as server:
+        yield server.address, str(folder), reports
 
 
 def _complete(address: str, model: str, path: Path) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +12,7 @@ import httpx
 from PIL import Image
 
 from airvlm import cli
+from tests.doors.servers import serving
 from tests.serve.conftest import content
 
 
@@ -23,21 +21,9 @@ def test_an_address_that_others_reach_needs_a_key(capsys) -> None:
     assert "--api-key" in capsys.readouterr().err
 
 
-def test_a_stop_under_load_loses_no_accepted_request() -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+def test_a_stop_under_load_loses_no_accepted_request(tmp_path) -> None:
     command = [sys.executable, "-m", "airvlm", "serve", "--model", "tiny", "--port", "0", "--max-batch", "2"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        lines: list[str] = []
-        assert server.stderr is not None
-        for line in server.stderr:
-            lines.append(line)
-            if found := re.search(r"running on (http://\S+)", line):
-                break
-        else:
-            raise AssertionError("".join(lines))
-        threading.Thread(target=server.stderr.read, daemon=True).start()
-        address = found[1]
+    with serving(command, tmp_path / "log") as server:
         question = "Please describe this image in detail."
         body = {
             "model": "tiny",
@@ -46,7 +32,7 @@ def test_a_stop_under_load_loses_no_accepted_request() -> None:
 
         def post(_: int) -> int:
             try:
-                return httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120).status_code
+                return httpx.post(f"{server.address}/v1/chat/completions", json=body, timeout=120).status_code
             except httpx.ConnectError:  # never accepted
                 return 0
 
@@ -56,14 +42,11 @@ def test_a_stop_under_load_loses_no_accepted_request() -> None:
             waiting = re.compile(r"^airvlm_(queue|running) ([\d.]+)", re.M)
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
-                counted = waiting.findall(httpx.get(f"{address}/metrics", timeout=60).text)
+                counted = waiting.findall(httpx.get(f"{server.address}/metrics", timeout=60).text)
                 if sum(float(n) for _, n in counted) >= 4 or all(a.done() for a in answers):
                     break
-            server.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGTERM)
             codes = [a.result() for a in answers]
         assert set(codes) <= {200, 0}
         assert codes.count(200) >= 4
-        assert server.wait(60) in (0, -signal.SIGTERM)
-    finally:
-        server.kill()
-        server.wait()
+        assert server.process.wait(60) in (0, -signal.SIGTERM)

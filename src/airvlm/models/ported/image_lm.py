@@ -159,6 +159,7 @@ class VisionLanguageForConditionalGeneration(VisionLanguagePreTrainedModel, Gene
         mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
         **kwargs: Any,
     ) -> VisionLanguageOutput:
+        # Every argument by name, as in the base model: `generate` reads this signature for what it may hand over.
         output = self.model(
             input_ids=input_ids,
             pixel_values=pixel_values,
