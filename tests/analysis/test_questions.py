@@ -82,6 +82,17 @@ def test_what_cannot_be_analysed_is_said_in_one_line(
     assert capsys.readouterr().err.count("\n") == 2
 
 
+def test_with_labels_only_labelled_images_are_used(vlm: VLM, tmp_path: Path) -> None:
+    for i in range(4):
+        tiny_models.picture(i, (48, 40)).save(tmp_path / f"{i}.png")
+    labels = tmp_path / "objects.json"
+    labels.write_text('{"1.png": ["cup"], "3.png": ["dog"]}')
+    assert [s.name for s in load_samples(vlm, 4, tmp_path, labels)] == ["1", "3"]
+    labels.write_text('{"1.png": ["cup"]}')
+    with pytest.raises(ValueError, match="1 images that"):
+        load_samples(vlm, 4, tmp_path, labels)
+
+
 @pytest.mark.slow
 def test_all_analyses_make_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["analyse", "all", "--model", "tiny", "--images-used", "2", "--out", str(tmp_path)]) == 0

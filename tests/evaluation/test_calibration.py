@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -99,6 +100,32 @@ def test_where_nothing_helps_vanilla_is_recommended(tmp_path: Path) -> None:
     assert found.recommended is None
     assert "nothing beats vanilla" in found.reason
     assert found.to_json()["spelled"] == "vanilla"
+
+
+class Shuffled(Speaker):
+    """Every method answers as vanilla does, but about another image: a shuffle of its own for each method."""
+
+    def __call__(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
+        for batch in todo:
+            records = []
+            for job in batch.jobs:
+                split = job.question.item.split("-")[0]
+                ids = [item.id for item in TASK.items(split=split)]
+                texts = {
+                    item.id: "There is a " + " and a ".join(item.truth) for item in TASK.items(split=split)
+                }
+                others = random.Random(batch.label).sample(ids, len(ids))
+                text = texts[others[ids.index(job.question.item)]]
+                report = None if batch.method is None else {"fired": True}
+                records.append(Record(job.question, text=text, tokens=9, finished=True, report=report))
+            store.extend(records)
+            done(batch)
+
+
+def test_with_answers_shuffled_among_images_vanilla_is_recommended(tmp_path: Path) -> None:
+    found = _run(tmp_path, Shuffled({}), _settings(12))
+    assert found.recommended is None
+    assert found.to_json()["method"] is None
 
 
 def test_stages_halve_the_settings_and_double_the_items(tmp_path: Path) -> None:
@@ -200,3 +227,69 @@ def test_the_command_calibrates_the_embedded_model(
 def test_bad_input_ends_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["calibrate", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+SMALL = ["calibrate", "tiny-chair", "--model", "tiny", "--settings", "2", "--limit", "32", "--budget", "500"]
+
+
+@pytest.mark.slow
+def test_parts_on_one_folder_help_each_other_and_find_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*SMALL, "--method", "air-transported", "--no-plot", "--json", "--out", str(tmp_path / "run")]
+    assert cli.run([*words, "--shard", "0/2"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert cli.run([*words, "--shard", "1/2"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["answers"] > 0 and second["answers"] == 0
+    for key in ("spelled", "calibration", "validation", "reason"):
+        assert first[key] == second[key]
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_calibrates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster is faked by one worker in this process: what Ray itself does is test_ray_cluster's."""
+    from airvlm.evaluation import ray_cluster
+    from airvlm.evaluation.runner import work
+
+    class Here:
+        def __init__(self, load: Any, workers: int, address: str | None) -> None:
+            self.vlm, self.workers = load(), workers
+
+        def facts(self) -> ModelFacts:
+            return ModelFacts.of(self.vlm)
+
+        def depth(self) -> int:
+            return len(self.vlm.anatomy.layers)
+
+        def work(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
+            work(self.vlm, todo, store, done)
+
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(ray_cluster, "Cluster", Here)
+    words = [*SMALL, "--method", "air-transported", "--no-plot", "--json", "--out", str(tmp_path)]
+    assert cli.run([*words, "--ray", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings_tried"] == 2 and found["answers"] > 0
+
+
+@pytest.mark.parametrize(
+    "words", [["--shard", "5/2"], ["--shard", "0/2", "--workers", "2"], ["--ray", "2", "--shard", "0/2"]]
+)
+def test_a_part_that_cannot_be_ends_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*SMALL, *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_budget_holds_for_the_validation_too(tmp_path: Path) -> None:
+    speaker = Speaker({})
+    found = _run(tmp_path, speaker, _settings(6), budget=Budget(answers=1400))
+    assert found.validation is not None
+    assert found.answers <= 1400

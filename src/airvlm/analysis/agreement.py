@@ -2,8 +2,8 @@
 
 The account that it tests: blending keeps what the views have in common, so an object that few crops recognise is named
 less. It could be wrong, and would be shown so: if blending views that disagree helped as much as views that agree, if
-the same view twelve times helped, or if the blended tokens helped from the wrong places too. Whether a crop shows an
-object is read from the decoder's own head: its answer to a yes/no question about the crop.
+the same view twelve times helped, or if blended tokens helped when shuffled to the wrong places. Whether a crop shows
+an object is read from the decoder's own head: its answer to a yes/no question about the crop.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ CONDITIONS = (
     "views that agree",
     "views that disagree",
     "one view, twelve times",
+    "one view, shuffled",
     "wrong places",
 )
 
@@ -65,6 +66,7 @@ def agreement(
         }
         blends = {name: _carried(Z, [views[m] for m in own], air.eps) for name, own in chosen.items()}
         turned = torch.randperm(len(Z), generator=torch.Generator().manual_seed(i))
+        blends["one view, shuffled"] = blends["one view, twelve times"][turned]
         blends["wrong places"] = blends["all views"][turned]
         said["vanilla"].append(plain)
         for name in CONDITIONS:
@@ -77,12 +79,15 @@ def agreement(
         "n": len(samples),
         "weight": air.weight,
         "conditions": {name: _scored(own, said["vanilla"], truth) for name, own in said.items()},
+        "agree_minus_disagree": _scored(said["views that agree"], said["views that disagree"], truth),
         "named_by_recognition": _by_recognition(seen, crops),
     }
     wrong = {name: numbers["conditions"][name]["wrong_objects_change"] for name in CONDITIONS}
     finding = "Change of wrong objects per image against vanilla: " + "; ".join(
         f"{name} {v['value']:+.2f} [{v['low']:+.2f}, {v['high']:+.2f}]" for name, v in wrong.items()
     )
+    apart = numbers["agree_minus_disagree"]["wrong_objects_change"]
+    finding += f"; agree minus disagree {apart['value']:+.2f} [{apart['low']:+.2f}, {apart['high']:+.2f}]"
     return Analysis(
         "agreement",
         "What survives when views are blended?",

@@ -45,7 +45,7 @@ class LabelledImage:
 def load_samples(
     vlm: VLM, count: int, folder: Path | None = None, objects: Path | None = None
 ) -> list[LabelledImage]:
-    """The first images of a folder, or calibration scenes of the emoji world for its own model."""
+    """The first images of a folder, of those with labels where labels are given; else the emoji world's scenes."""
     if folder is None:
         if vlm.name != "tiny":
             raise ValueError(
@@ -58,11 +58,15 @@ def load_samples(
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder of images")
     known: dict[str, Any] = {} if objects is None else json.loads(objects.read_text(encoding="utf-8"))
-    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS)[:count]
+    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS)
+    if objects is not None:  # of images that the file does not name nothing is known
+        paths = [p for p in paths if p.name in known or p.stem in known]
+    paths = paths[:count]
     if len(paths) < 2:
-        raise ValueError(f"{folder} holds {len(paths)} images: an analysis compares at least two")
-    named = [(path, known.get(path.name, known.get(path.stem))) for path in paths]
-    return [LabelledImage(p.stem, p, None if names is None else tuple(names)) for p, names in named]
+        named = "" if objects is None else f" that {objects} names"
+        raise ValueError(f"{folder} holds {len(paths)} images{named}: an analysis compares at least two")
+    labels = [(path, known.get(path.name, known.get(path.stem))) for path in paths]
+    return [LabelledImage(p.stem, p, None if names is None else tuple(names)) for p, names in labels]
 
 
 @torch.no_grad()

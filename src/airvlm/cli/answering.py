@@ -93,10 +93,7 @@ def answer(
     from airvlm.evaluation.resources import chosen
     from airvlm.evaluation.workers import working_together
 
-    if sum([bool(ray), (workers or 1) > 1, not place_here.whole]) > 1:
-        raise Failure(
-            "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
-        )
+    check_spread(ray, workers, place_here)
     how["command"] = {
         "command": shlex.join(["airvlm", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -131,6 +128,14 @@ def answer(
     with stoppable(folder), working_together(use.workers, others, use.threads) as part:
         part = part if use.workers > 1 else place_here
         return answer_part(vlm, asked, methods, folder, part, **how), part
+
+
+def check_spread(ray: int, workers: int | None, place_here: Shard) -> None:
+    """Two ways to spread the work at once end the command."""
+    if sum([bool(ray), (workers or 1) > 1, not place_here.whole]) > 1:
+        raise Failure(
+            "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
+        )
 
 
 def _left(asked: list[Asked], methods: dict[str, Any], folder: Path) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +16,14 @@ import typer
 from airvlm.cli import answering
 from airvlm.cli.answering import RowsOption, WorkersOption
 from airvlm.cli.console import Failure, emit, err, out, warn
-from airvlm.cli.options import Evaluating, JsonOption, MethodsOption
+from airvlm.cli.options import Evaluating, JsonOption, MethodsOption, RayAddressOption, RayOption
 
 if (
     TYPE_CHECKING
 ):  # torch takes seconds to import: each function imports what it runs, so that --help does not
-    from airvlm.evaluation.calibration import Budget, Calibration
-    from airvlm.evaluation.plan import Asked
+    from airvlm.evaluation.calibration import Calibration
+    from airvlm.evaluation.evaluate import Worker
+    from airvlm.evaluation.plan import Asked, ModelFacts
     from airvlm.evaluation.shards import Shard
     from airvlm.vlm import VLM
 
@@ -46,6 +47,15 @@ def calibrate(
     ] = 1.0,
     batch_size: RowsOption = None,
     workers: WorkersOption = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            help="We are process i of n on the same --out, as 0/4: each begins with its part, then helps the others.",
+        ),
+    ] = None,
+    ray: RayOption = 0,
+    ray_address: RayAddressOption = None,
     plot: Annotated[
         bool, typer.Option("--plot/--no-plot", help="Draw what was found (needs airvlm[plots]).")
     ] = True,
@@ -68,32 +78,29 @@ def calibrate(
     airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --method air --method memvr --budget 2h
     """
     from airvlm.evaluation.calibration import parse_budget
-    from airvlm.evaluation.plan import ModelFacts
-    from airvlm.evaluation.resources import chosen
-    from airvlm.evaluation.workers import working_together
     from airvlm.storage.atomic import write_atomically
 
     try:
         spent = parse_budget(budget)
     except ValueError as error:
         raise Failure(str(error)) from error
+    # a stage needs all answers: who does one part goes on with the others', until the stage is complete
+    here = replace(answering.place(shard), helps=True) if shard else answering.place(None)
+    answering.check_spread(ray, workers, here)
     names = method or ["air"]
     asked = answering.ask_tasks(task, how, max_new_tokens=how.max_new_tokens)
     parts = [_parts(one) for one in asked]
     _check(names)
+    search = _Search(parts, names, settings, {"budget": spent, "max_recall_loss": max_recall_loss})
     loader = answering.loader_of(how, task)
-    vlm = loader(how.device)
-    folder = how.out_folder or answering.default_folder(ModelFacts.of(vlm))
-    use = chosen(vlm, 10**6, workers=workers, batch_size=batch_size)
-    options: dict[str, Any] = {
-        "budget": spent,
-        "max_recall_loss": max_recall_loss,
-        "batch_size": use.batch_size,
-    }
-    others = functools.partial(_other_part, loader, parts, names, settings, folder, how.device, options)
-    with answering.stoppable(folder), working_together(use.workers, others, use.threads) as part:
-        part = part if use.workers > 1 else answering.place(None)
-        found = _search(vlm, parts, names, settings, folder, part, **options)
+    if ray:
+        found, folder = _on_ray(
+            search, functools.partial(loader, how.device), how, ray, ray_address, batch_size
+        )
+    else:
+        found, folder = _here(search, loader, how, here, workers, batch_size)
+    if here.helps and here.index and not shard:
+        return  # the first process of the launch speaks for all
     path = folder / RESULT
     write_atomically(path, _text(found))
     drawings = _drawn(found, folder) if plot else []
@@ -101,6 +108,49 @@ def calibrate(
         emit(found.to_json() | {"file": str(path)})
         return
     _print(found, path, drawings)
+
+
+def _here(
+    search: _Search,
+    loader: Callable[..., VLM],
+    how: Evaluating,
+    here: Shard,
+    workers: int | None,
+    batch_size: int | None,
+) -> tuple[Calibration, Path]:
+    """By this process, and those of this machine that help it; and where the answers are."""
+    from airvlm.evaluation.plan import ModelFacts
+    from airvlm.evaluation.resources import chosen
+    from airvlm.evaluation.workers import working_together
+
+    vlm = loader(how.device or answering.gpu_of(here))
+    folder = how.out_folder or answering.default_folder(ModelFacts.of(vlm))
+    use = chosen(vlm, 10**6, workers=workers if here.whole else 1, batch_size=batch_size)
+    search = search.with_rows(use.batch_size)
+    others = functools.partial(_other_part, loader, search, folder, how.device)
+    with answering.stoppable(folder), working_together(use.workers, others, use.threads) as part:
+        return search.by(vlm, folder, part if use.workers > 1 else here), folder
+
+
+def _on_ray(
+    search: _Search,
+    load: Callable[[], VLM],
+    how: Evaluating,
+    count: int,
+    address: str | None,
+    batch_size: int | None,
+) -> tuple[Calibration, Path]:
+    """By the workers of a Ray cluster; and where the answers are."""
+    from airvlm.evaluation.ray_cluster import Cluster
+    from airvlm.evaluation.resources import chosen
+    from airvlm.evaluation.shards import Shard
+
+    with Cluster(load, count, address) as cluster:
+        facts = cluster.facts()
+        folder = how.out_folder or answering.default_folder(facts)
+        search = search.with_rows(batch_size or chosen(None, 0).batch_size)
+        with answering.stoppable(folder):
+            return search.run(cluster.work, facts, cluster.depth(), folder, Shard()), folder
 
 
 def _parts(asked: Asked) -> tuple[Asked, Asked]:
@@ -127,55 +177,54 @@ def _check(names: Sequence[str]) -> None:
         raise Failure(str(error)) from error
 
 
-def _search(
-    vlm: VLM,
-    parts: Sequence[tuple[Asked, Asked]],
-    names: Sequence[str],
-    settings: int,
-    folder: Path,
-    part: Shard,
-    *,
-    budget: Budget,
-    **options: Any,
-) -> Calibration:
-    """The calibration, by this process and those that help it."""
-    from airvlm.evaluation.calibration import calibrate as find
-    from airvlm.evaluation.candidates import candidates
-    from airvlm.evaluation.plan import ModelFacts
-    from airvlm.evaluation.runner import work
-    from airvlm.evaluation.store import Store
+@dataclass(frozen=True)
+class _Search:
+    """What is searched, whoever answers; picklable."""
 
-    def ask(split: str, most: int | None) -> list[Asked]:
-        chosen = [both[split == "validation"] for both in parts]
-        return [replace(one, items=one.items[:most]) for one in chosen]
+    parts: Sequence[tuple[Asked, Asked]]
+    names: Sequence[str]
+    settings: int
+    options: dict[str, Any]
 
-    tried = candidates(names, settings, len(vlm.anatomy.layers))
-    with Store(folder) as store:
-        return find(
-            ask,
-            tried,
-            ModelFacts.of(vlm),
-            store,
+    def with_rows(self, batch_size: int) -> _Search:
+        return replace(self, options={**self.options, "batch_size": batch_size})
+
+    def by(self, vlm: VLM, folder: Path, part: Shard, **more: Any) -> Calibration:
+        """By a model of this process."""
+        from airvlm.evaluation.plan import ModelFacts
+        from airvlm.evaluation.runner import work
+
+        depth = len(vlm.anatomy.layers)
+        return self.run(
             lambda todo, into, done: work(vlm, todo, into, done),
-            shard=part,
-            budget=budget,
-            **options,
+            ModelFacts.of(vlm),
+            depth,
+            folder,
+            part,
+            **more,
         )
+
+    def run(
+        self, worker: Worker, facts: ModelFacts, depth: int, folder: Path, part: Shard, **more: Any
+    ) -> Calibration:
+        from airvlm.evaluation.calibration import calibrate as find
+        from airvlm.evaluation.candidates import candidates
+        from airvlm.evaluation.store import Store
+
+        def ask(split: str, most: int | None) -> list[Asked]:
+            chosen = [both[split == "validation"] for both in self.parts]
+            return [replace(one, items=one.items[:most]) for one in chosen]
+
+        tried = candidates(self.names, self.settings, depth)
+        with Store(folder) as store:
+            return find(ask, tried, facts, store, worker, shard=part, **{**self.options, **more})
 
 
 def _other_part(
-    loader: Callable[..., VLM],
-    parts: Sequence[tuple[Asked, Asked]],
-    names: Sequence[str],
-    settings: int,
-    folder: Path,
-    device: str | None,
-    options: dict[str, Any],
-    part: Shard,
+    loader: Callable[..., VLM], search: _Search, folder: Path, device: str | None, part: Shard
 ) -> None:
     """Another process's part, with a model of its own."""
-    vlm = loader(device or answering.gpu_of(part))
-    _search(vlm, parts, names, settings, folder, part, **{**options, "progress": False})
+    search.by(loader(device or answering.gpu_of(part)), folder, part, progress=False)
 
 
 def _text(found: Calibration) -> str:

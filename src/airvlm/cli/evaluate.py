@@ -13,7 +13,15 @@ import typer
 from airvlm.cli import answering, asking
 from airvlm.cli.answering import RowsOption, WorkersOption
 from airvlm.cli.console import Failure, emit, err, out
-from airvlm.cli.options import CurveOption, Evaluating, JsonOption, MethodsOption
+from airvlm.cli.options import (
+    CurveOption,
+    Evaluating,
+    JsonOption,
+    MethodsOption,
+    RayAddressOption,
+    RayOption,
+    ShardOption,
+)
 
 if (
     TYPE_CHECKING
@@ -34,12 +42,9 @@ def evaluate(
     how: Evaluating = Evaluating(),
     batch_size: RowsOption = None,
     workers: WorkersOption = None,
-    shard: Annotated[str | None, typer.Option("--shard", help="Do part i of n only, as in 0/4.")] = None,
-    ray: Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")] = 0,
-    ray_address: Annotated[
-        str | None,
-        typer.Option("--ray-address", help="Of a running cluster, or auto; else one is started here."),
-    ] = None,
+    shard: ShardOption = None,
+    ray: RayOption = 0,
+    ray_address: RayAddressOption = None,
     curve: CurveOption = True,
     matched: Annotated[
         bool,

@@ -26,7 +26,10 @@ __all__ = [
     "MethodsOption",
     "OutputOption",
     "QuestionArgument",
+    "RayAddressOption",
+    "RayOption",
     "ReadmeOption",
+    "ShardOption",
     "VariantOption",
     "grouped",
 ]
@@ -55,6 +58,12 @@ CurveOption = Annotated[
         "--curve/--no-curve",
         help="Draw the trivial control's curve, for columns at equal recall (or yes-ratio).",
     ),
+]
+ShardOption = Annotated[str | None, typer.Option("--shard", help="Do part i of n only, as in 0/4.")]
+RayOption = Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option("--ray-address", help="Of a running cluster, or auto; else one is started here."),
 ]
 ReadmeOption = Annotated[bool, typer.Option("--markdown", help="The table of the README.")]
 JsonOption = Annotated[

@@ -28,7 +28,6 @@ __all__ = ["Budget", "Calibration", "Found", "Stage", "calibrate", "parse_budget
 
 SMALLEST = 32  # items of a task in the first stage: fewer tell nothing
 SURVIVORS = 3  # settings that are measured on the validation split
-CONTROLS = 6  # answers to an item beside the settings': vanilla's, and those that draw the control's curve
 TRIAL = 8  # items of a task whose answers tell how many a budget of time buys
 SEARCH = 0.6  # share of a budget for the calibration split
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -258,7 +257,7 @@ class _Meter:
         if self.budget.answers is None or self.answers + _cost(asked, settings) <= self.budget.answers:
             return None
         left = self.budget.answers - self.answers
-        return max(SMALLEST, left // ((settings + CONTROLS) * len(asked)))
+        return max(SMALLEST, left // sum(settings + _beside(one) for one in asked))
 
 
 def _bought(seconds: float, trial: Sequence[Asked], store: Store, shard: Shard) -> int:
@@ -282,14 +281,19 @@ def _sizes(asked: Sequence[Asked], settings: int, budget: Budget) -> list[int]:
     first = min(largest, max(SMALLEST, largest // 2 ** (stages - 1)))
     # a stage costs about as much as the next: half as many settings, twice the items
     if budget.answers is not None:
-        share = SEARCH * budget.answers / stages / (settings + CONTROLS) / len(asked)
+        share = SEARCH * budget.answers / stages / sum(settings + _beside(one) for one in asked)
         first = min(first, max(SMALLEST, int(share)))
     sizes = [min(largest, first * 2**k) for k in range(stages)]
     return sorted(set(sizes))
 
 
 def _cost(asked: Sequence[Asked], settings: int) -> int:
-    return sum(len(one.items) for one in asked) * (settings + CONTROLS)
+    return sum(len(one.items) * (settings + _beside(one)) for one in asked)
+
+
+def _beside(asked: Asked) -> int:
+    """Answers to an item beside the settings': vanilla's, and those that draw the control's curve."""
+    return 1 + len(first_curve(replace(asked, items=asked.items[:1])))
 
 
 def _stage(

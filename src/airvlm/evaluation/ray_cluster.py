@@ -31,6 +31,9 @@ class _Actor:
     def facts(self) -> ModelFacts:
         return ModelFacts.of(self.vlm)
 
+    def depth(self) -> int:
+        return len(self.vlm.anatomy.layers)
+
     def answer(self, batch: Batch) -> list[Record]:
         return answer(self.vlm, batch)
 
@@ -80,10 +83,20 @@ class Cluster:
 
     def facts(self) -> ModelFacts:
         """Which model the workers hold; waits until one of them has loaded it."""
-        loading = [self._loaded(actor) for actor in self._actors]
+        found: ModelFacts = self._first("facts")
+        return found
+
+    def depth(self) -> int:
+        """Decoder layers of the workers' model."""
+        found: int = self._first("depth")
+        return found
+
+    def _first(self, what: str) -> Any:
+        """What the first worker that has its model answers."""
+        loading = [self._asked(actor, what) for actor in self._actors]
         while True:
             [reference], loading = self._ray.wait(loading, num_returns=1)
-            found: ModelFacts | Exception = self._result(reference)
+            found = self._result(reference)
             if not isinstance(found, Exception):
                 return found
             if not loading:
@@ -127,7 +140,10 @@ class Cluster:
 
     def _loaded(self, actor: Any) -> Any:
         """A reference that is there when the actor has its model; an error in its place says that it never will."""
-        return actor.facts.options(max_task_retries=-1).remote()
+        return self._asked(actor, "facts")
+
+    def _asked(self, actor: Any, what: str) -> Any:
+        return getattr(actor, what).options(max_task_retries=-1).remote()
 
     def _result(self, reference: Any) -> Any:
         """What a worker returned, or the error that tells of its death."""
