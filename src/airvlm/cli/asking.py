@@ -123,7 +123,7 @@ def _quantised(bits: str) -> Any:
     from transformers import BitsAndBytesConfig
 
     if find_spec("bitsandbytes") is None:
-        raise Failure(f"--quantise {bits} needs bitsandbytes: pip install bitsandbytes")
+        raise Failure(f"--quantise {bits} needs bitsandbytes: pip install 'airvlm[quantise]'")
     return BitsAndBytesConfig(load_in_4bit=bits == "4bit", load_in_8bit=bits == "8bit")
 
 

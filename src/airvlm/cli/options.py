@@ -110,7 +110,9 @@ class Loading:
     ] = None
     quantise: Annotated[
         Literal["4bit", "8bit"] | None,
-        typer.Option("--quantise", "--quantize", help="Load the weights in fewer bits (needs bitsandbytes)."),
+        typer.Option(
+            "--quantise", "--quantize", help="Load the weights in fewer bits (needs airvlm\\[quantise])."
+        ),
     ] = None
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")

@@ -17,6 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedC
 
 from airvlm import photo, tiny
 from airvlm.models.families import FAMILIES, is_port
+from airvlm.models.quantised import any_size_on_a_cpu
 
 __all__ = ["EMBEDDED", "LoadError", "fingerprint", "load_parts"]
 
@@ -55,6 +56,8 @@ def load_parts(
     place = _place(device)
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" and device_map is None else "auto"
+    if device_map is None and "quantization_config" in options:
+        device_map = {"": place}  # quantised weights stay where they are loaded to
     where: dict[str, Any] = {"dtype": dtype, "device_map": device_map, **options}
     config = _config(str(folder or source))
     if (config.get("vision_config") or {}).get("model_type") == photo.MODEL_TYPE:
@@ -69,6 +72,8 @@ def load_parts(
         model, processor = _from_pretrained(str(folder or source), trust_remote_code, where, allow_missing)
     if adapter is not None:
         model = _with_adapter(model, str(adapter))
+    if "quantization_config" in options:
+        any_size_on_a_cpu(model)
     if device_map is None:
         model = model.to(place)
     return model.eval(), processor, name if adapter is None else f"{name}+{Path(adapter).name}"

@@ -22,6 +22,7 @@ from airvlm.models.ported.names import official_names
 from airvlm.models.ported.ports import PORTS, Port, recognises, register
 from airvlm.models.ported.processing import HUB_OPTIONS
 from airvlm.models.ported.tiktoken_file import VocabularyError
+from airvlm.models.quantised import any_size_on_a_cpu
 
 # in the order in which transformers looks for them
 WEIGHT_FILES = (
@@ -76,6 +77,8 @@ def load(
         raise CheckpointError(f"{source} does not hold a whole {port.title}: {wrong}")
     _check_vocabulary(source, model, processor)
     _end_answers(model, processor, port)
+    if "quantization_config" in options:
+        any_size_on_a_cpu(model)
     if device is not None and device_map is None:
         model = model.to(device)
     return model.eval(), processor
