@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
+from airvlm.hooks.generation import ModelBusy
 from airvlm.hooks.run import NeverFired
-from airvlm.hooks.turns import ModelBusy
 from airvlm.images.load import BadImage
 from airvlm.images.prompts import DESCRIBE
 from airvlm.methods import AIR

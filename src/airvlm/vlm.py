@@ -19,9 +19,9 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import StoppingCriteriaList
 
+from airvlm.hooks.generation import turns_of
 from airvlm.hooks.method import Method
 from airvlm.hooks.streams import StopTexts, cut_text, stream_text
-from airvlm.hooks.turns import turns_of
 from airvlm.images.batches import like_lengths, windows
 from airvlm.images.conversation import taken_apart
 from airvlm.images.inputs import Encoder, Images, Request

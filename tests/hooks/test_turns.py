@@ -6,7 +6,7 @@ import time
 import pytest
 from torch import nn
 
-from airvlm.hooks.turns import ModelBusy, Turns, turns_of
+from airvlm.hooks.generation import ModelBusy, Turns, turns_of
 
 
 def test_callers_are_served_in_the_order_they_came() -> None:

@@ -1,8 +1,9 @@
-"""`generate` while blocks are open on a model: who may call it, what methods add to it, and how it is restored.
+"""Who may use a model, and when: turns, for callers who wait, and blocks, for callers who would get in the way.
 
-A model has the blocks of one thread at a time, nested as deeply as one likes. While any is open its `generate` is ours:
-each method sees the call before it runs, and is refused where no method could act. Knows transformers' generation
-options and threads, and nothing of hooks or of what a method does.
+Turns are given in the order in which they were asked for, whatever thread they come from, and may be given back by
+another one (streams.py). A model has the blocks of one thread at a time, nested as deeply as one likes; while any is
+open its `generate` is ours, and each method sees the call before it runs. Knows threads, and nothing of hooks or of
+what a method does.
 """
 
 from __future__ import annotations
@@ -10,18 +11,96 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
+from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
-from transformers import LogitsProcessorList
+from torch import nn
 
-from airvlm.hooks.intervention import Call, Intervention, is_aside
+from airvlm.hooks.intervention import Call, is_aside
 
-__all__ = ["Block", "BlockRefused", "Blocks", "prepared", "token_ids"]
+__all__ = ["Block", "BlockRefused", "Blocks", "ModelBusy", "Turn", "Turns", "turns_of"]
 
 _LOCK = threading.Lock()
+_TURNS: WeakKeyDictionary[nn.Module, Turns] = WeakKeyDictionary()  # gone with its model
 _OPEN: dict[int, Blocks] = {}  # by the id of a model that has a block open
+
+
+class ModelBusy(RuntimeError):
+    """A model was called from inside a call on it: waiting would never end."""
+
+
+class Turn:
+    """One caller's turn, from its place in the queue to its end."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.thread = threading.current_thread()  # in which the model runs
+        self.ready = threading.Event()
+        self._turns = turns
+
+    def end(self) -> None:
+        """Let the next one; ending twice changes nothing."""
+        self._turns._leave(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class Turns:
+    """A fair lock: first come, first served."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Turn] = deque()  # the first one has the model
+        self._lock = threading.Lock()
+
+    def take(self) -> Turn:
+        """Wait for the model. Raises ModelBusy in the thread that has it, which would wait for itself."""
+        turn = Turn(self)
+        with self._lock:
+            if self._queue and self._queue[0].thread is turn.thread:
+                raise ModelBusy(
+                    "this model was called from inside a call on it (a logits processor, a stopping criterion?): "
+                    "let that call end first, or use a second model"
+                )
+            self._queue.append(turn)
+            if self._queue[0] is turn:
+                turn.ready.set()
+        try:
+            turn.ready.wait()
+        except BaseException:  # interrupted while waiting: nobody may wait for this turn
+            turn.end()
+            raise
+        return turn
+
+    def _leave(self, turn: Turn) -> None:
+        with self._lock:
+            if turn in self._queue:
+                self._queue.remove(turn)
+                if self._queue:
+                    self._queue[0].ready.set()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that have the model or wait for it."""
+        return len(self._queue)
+
+
+def turns_of(model: nn.Module) -> Turns:
+    """The queue of this model (the one inside torch.compile's and PEFT's wrappers: Anatomy.model)."""
+    with _LOCK:
+        if model not in _TURNS:
+            _TURNS[model] = Turns()
+        return _TURNS[model]
+
+
+# -- blocks
 
 
 class BlockRefused(RuntimeError):
@@ -192,47 +271,3 @@ class Blocks:
                 raise BlockRefused(f"the block of {name} was left while this call was running")
 
         self._tripwires.append(self.model.register_forward_pre_hook(stop, prepend=True))
-
-
-def prepared(call: Call, name: str, intervention: Intervention) -> Call:
-    """The call with what the intervention adds to it. Raises for modes that no method can serve."""
-    if call.option("prefill_chunk_size") is not None:
-        raise ValueError(
-            f"{name} cannot act with prefill_chunk_size: transformers then drops the image from the prefill. "
-            "Leave prefill_chunk_size unset."
-        )
-    if call.option("cache_implementation") == "paged":
-        raise ValueError(f"{name} cannot act in continuous batching: use another cache_implementation.")
-    if call.arguments.get("assistant_model") is not None:
-        raise ValueError(
-            f"{name} cannot act in assisted decoding: the assistant's guesses are not made under it, and a model that "
-            "assists itself is seen twice. Leave assistant_model out."
-        )
-    if intervention.decodes:
-        _stay_eager(call)
-    intervention.start_call(call)
-    extra = intervention.processors(call)
-    if extra:
-        given = call.arguments.get("logits_processor") or []
-        call.arguments["logits_processor"] = LogitsProcessorList([*given, *extra])
-    return call
-
-
-def token_ids(ids: Any, name: str) -> Tensor:
-    """input_ids as (batch rows, tokens), or an error that says why they are needed."""
-    if not isinstance(ids, Tensor) or ids.dim() != 2:
-        raise ValueError(
-            f"{name} needs input_ids of shape (rows, tokens): inputs_embeds alone do not say which tokens are the "
-            "image."
-        )
-    return ids
-
-
-def _stay_eager(call: Call) -> None:
-    """generate compiles decode steps by itself on some devices and caches: not while a method acts in them."""
-    config = call.arguments.get("generation_config")
-    if config is None:
-        call.arguments["disable_compile"] = True
-    else:
-        eager = {**config.to_dict(), "disable_compile": True}
-        call.arguments["generation_config"] = type(config).from_dict(eager)

@@ -1,8 +1,8 @@
 """Intervention: what a method does during a run, and the context, calls and passes it is shown.
 
 A method's file subclasses Intervention (or a template of templates.py) and says what it changes; passes.py calls it
-from the model's hooks. State per call, batch rows, the report and its reasons are kept here. Nothing here touches a
-model.
+from the model's hooks. State per call, batch rows, the report and its reasons are kept here; changes.py counts what was
+changed. Nothing here touches a model.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from airvlm.hooks.changes import Changes, Counts
 from airvlm.models.anatomy import Anatomy
-from airvlm.report import NormRatio, Report
+from airvlm.report import Report
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INPUT",
     "Call",
-    "Changes",
     "Context",
-    "Counts",
     "Intervention",
     "Step",
     "aside",
@@ -230,7 +229,7 @@ class Intervention:
         )
 
 
-# -- what was changed, per decoder layer and batch row: counted on the device and read once at the end
+# -- how large a change is
 
 INPUT = -1  # the decoder's input, where a layer would stand
 
@@ -243,138 +242,3 @@ def norm(x: Tensor) -> Tensor:
 def norm_ratio(new: Tensor, old: Tensor) -> Tensor:
     """Norm of what was added over the norm of what was there, per token: (..., d) -> (...)."""
     return (norm(new.float() - old.float()) / norm(old).clamp_min(1e-30)).squeeze(-1)
-
-
-@dataclass
-class _Sums:
-    total: Tensor  # (rows,) sum of the ratios
-    peak: Tensor  # (rows,) largest ratio
-    count: Tensor  # (rows,) tokens changed
-
-
-class Changes:
-    """Changed tokens of one call, by layer and batch row. Nothing is read back before `rows`."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """A new call begins."""
-        self._layers: dict[int, _Sums] = {}
-        self._counted: Tensor | None = None  # (rows,) tokens changed in no layer in particular
-        self._passes: Tensor | None = None  # (rows,) passes with any, but for the one under way
-        self._now: Tensor | None = None  # (rows,) bool, of the pass under way
-
-    def start_pass(self) -> None:
-        """What is added from here on belongs to another forward pass."""
-        if self._now is not None:
-            self._passes = _added(self._passes, self._now.long())
-            self._now = None
-
-    def add(self, layer: int, ratio: Tensor, rows: int) -> None:
-        """Norm ratios (B, R) of one pass in one layer, B = rows * copies; 0 where a token was left alone."""
-        ratio = ratio.detach().float().reshape(rows, -1)
-        changed = ratio > 0
-        new = _Sums(ratio.sum(1), ratio.amax(1), changed.sum(1))
-        old = self._layers.get(layer)
-        if old is not None and old.total.shape == new.total.shape:
-            home = old.total.device
-            peak = torch.maximum(old.peak, new.peak.to(home))
-            new = _Sums(old.total + new.total.to(home), peak, old.count + new.count.to(home))
-        self._layers[layer] = new
-        self._acted(changed.any(1))
-
-    def count(self, tokens: Tensor) -> None:
-        """Tokens (rows,) that one pass changed where no ratio tells how much: attention scores, logits."""
-        self._counted = _added(self._counted, tokens)
-        self._acted(tokens > 0)
-
-    def _acted(self, rows: Tensor) -> None:
-        same = self._now is not None and self._now.shape == rows.shape
-        self._now = self._now | rows.to(self._now.device) if self._now is not None and same else rows
-
-    def rows(self, rows: int) -> list[Counts]:
-        """Host values, one for each batch row."""
-        return self.read(rows, {})[0]
-
-    def read(self, rows: int, more: Mapping[str, Tensor]) -> tuple[list[Counts], dict[str, list[float]]]:
-        """Host values, one for each batch row, and those of further tensors (rows,): one read-back for all."""
-        self.start_pass()
-        sums = {n: (s.total, s.peak, s.count) for n, s in self._layers.items()}
-        others = {"counted": self._counted, "passes": self._passes}
-        tensors: dict[tuple[str, int | str | None], Tensor] = {}
-        tensors |= {(name, n): t for n, own in sums.items() for name, t in zip(_SUMS, own, strict=True)}
-        tensors |= {(name, None): t for name, t in others.items() if t is not None}
-        tensors |= {(name, "more"): t for name, t in more.items()}
-        host = _together(tensors)
-        none = [0.0] * rows
-        counted, passes = (host.get((name, None), none) for name in others)
-        counts = [
-            Counts(
-                {
-                    n: (host["total", n][r], host["peak", n][r], int(host["count", n][r]))
-                    for n in sums
-                    if host["count", n][r]
-                },
-                int(counted[r]),
-                int(passes[r]),
-            )
-            for r in range(rows)
-        ]
-        return counts, {name: host[name, "more"] for name in more}
-
-
-_SUMS = ("total", "peak", "count")
-
-
-def _together(tensors: Mapping[Any, Tensor]) -> dict[Any, list[float]]:
-    """Small tensors as lists, from whatever devices they lie on, with one read-back; counts are exact to 2**24."""
-    if not tensors:
-        return {}
-    home = next(iter(tensors.values())).device
-    flat = torch.cat([t.detach().flatten().float().to(home) for t in tensors.values()]).tolist()
-    found, start = {}, 0
-    for name, t in tensors.items():
-        found[name] = flat[start : start + t.numel()]
-        start += t.numel()
-    return found
-
-
-def _added(old: Tensor | None, new: Tensor) -> Tensor:
-    """Their sum; the new alone where a call with another number of rows began without being announced."""
-    return new if old is None or old.shape != new.shape else old + new.to(old.device)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """One batch row's, or a whole batch's."""
-
-    layers: dict[int, tuple[float, float, int]] = field(default_factory=dict)  # layer -> sum, peak, tokens
-    elsewhere: int = 0  # tokens changed in no layer in particular
-    passes: int = 0  # forward passes that changed any
-
-    @property
-    def tokens(self) -> int:
-        return self.elsewhere + sum(v[2] for v in self.layers.values())
-
-    @property
-    def ratio(self) -> NormRatio | None:
-        tokens = sum(v[2] for v in self.layers.values())
-        if not tokens:
-            return None
-        return NormRatio(
-            mean=sum(v[0] for v in self.layers.values()) / tokens,
-            max=max(v[1] for v in self.layers.values()),
-            layers={layer: v[0] / v[2] for layer, v in sorted(self.layers.items())},
-        )
-
-    @staticmethod
-    def joined(rows: list[Counts]) -> Counts:
-        """The whole batch: its rows share their passes."""
-        layers: dict[int, tuple[float, float, int]] = {}
-        for row in rows:
-            for layer, v in row.layers.items():
-                w = layers.get(layer, (0.0, 0.0, 0))
-                layers[layer] = (v[0] + w[0], max(v[1], w[1]), v[2] + w[2])
-        passes = max((row.passes for row in rows), default=0)
-        return Counts(layers, sum(row.elsewhere for row in rows), passes)

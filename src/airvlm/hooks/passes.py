@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from airvlm.hooks.generation import Blocks, token_ids
+from airvlm.hooks.generation import Blocks
 from airvlm.hooks.intervention import Intervention, Step, is_aside
 from airvlm.models.anatomy import Anatomy
 
@@ -211,3 +211,13 @@ class Passes:
 
 def _length(ids: Any) -> int:
     return int(ids.shape[-1]) if isinstance(ids, Tensor) else 0
+
+
+def token_ids(ids: Any, name: str) -> Tensor:
+    """input_ids as (batch rows, tokens), or an error that says why they are needed."""
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        raise ValueError(
+            f"{name} needs input_ids of shape (rows, tokens): inputs_embeds alone do not say which tokens are the "
+            "image."
+        )
+    return ids

@@ -1,7 +1,8 @@
 """Run: a method at work on one model, from the `with` that opens it to the report of what it did.
 
 What is opened is undone when the block is left, also by an error: graphs, `generate`, hooks, and what the method itself
-opened. Knows nothing of what a method computes; how its passes are followed is passes.py.
+opened. A call of `generate` is refused where no method could act. Knows nothing of what a method computes; how its
+passes are followed is passes.py.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from transformers import LogitsProcessorList
 
-from airvlm.hooks.generation import BlockRefused, Blocks, prepared, token_ids
-from airvlm.hooks.intervention import Call, Context
-from airvlm.hooks.passes import Passes
+from airvlm.hooks.generation import BlockRefused, Blocks
+from airvlm.hooks.intervention import Call, Context, Intervention
+from airvlm.hooks.passes import Passes, token_ids
 from airvlm.hooks.row_images import RowImages
 from airvlm.models.anatomy import Anatomy, every_module
 from airvlm.report import Report
@@ -144,6 +146,40 @@ class Run:
 
     def end_call(self) -> None:
         self.passes.end_call()
+
+
+def prepared(call: Call, name: str, intervention: Intervention) -> Call:
+    """The call with what the intervention adds to it. Raises for modes that no method can serve."""
+    if call.option("prefill_chunk_size") is not None:
+        raise ValueError(
+            f"{name} cannot act with prefill_chunk_size: transformers then drops the image from the prefill. "
+            "Leave prefill_chunk_size unset."
+        )
+    if call.option("cache_implementation") == "paged":
+        raise ValueError(f"{name} cannot act in continuous batching: use another cache_implementation.")
+    if call.arguments.get("assistant_model") is not None:
+        raise ValueError(
+            f"{name} cannot act in assisted decoding: the assistant's guesses are not made under it, and a model that "
+            "assists itself is seen twice. Leave assistant_model out."
+        )
+    if intervention.decodes:
+        _stay_eager(call)
+    intervention.start_call(call)
+    extra = intervention.processors(call)
+    if extra:
+        given = call.arguments.get("logits_processor") or []
+        call.arguments["logits_processor"] = LogitsProcessorList([*given, *extra])
+    return call
+
+
+def _stay_eager(call: Call) -> None:
+    """generate compiles decode steps by itself on some devices and caches: not while a method acts in them."""
+    config = call.arguments.get("generation_config")
+    if config is None:
+        call.arguments["disable_compile"] = True
+    else:
+        eager = {**config.to_dict(), "disable_compile": True}
+        call.arguments["generation_config"] = type(config).from_dict(eager)
 
 
 def forget_graphs(given: nn.Module, model: nn.Module, *, decodes: bool, stack: ExitStack) -> None:

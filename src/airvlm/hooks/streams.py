@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
-from airvlm.hooks.turns import Turn
+from airvlm.hooks.generation import Turn
 
 __all__ = ["StopTexts", "cut_text", "stream_text"]
 

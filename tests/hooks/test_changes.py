@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from airvlm.hooks.intervention import Changes, Counts
+from airvlm.hooks.changes import Changes, Counts
 
 
 def test_ratios_are_summed_by_layer_and_row_and_zeros_are_tokens_left_alone() -> None:
@@ -12,7 +12,7 @@ def test_ratios_are_summed_by_layer_and_row_and_zeros_are_tokens_left_alone() ->
     changes.start_pass()
     changes.add(3, torch.tensor([[0.5, 0.0], [0.2, 0.0]]), rows=2)
     changes.add(4, torch.tensor([[0.1], [0.0]]), rows=2)
-    first, second = changes.rows(2)
+    first, second = changes.read(2, {})[0]
     assert (first.tokens, first.passes) == (4, 2)
     assert first.ratio is not None
     assert first.ratio.mean == pytest.approx(1.0 / 4)
@@ -24,13 +24,13 @@ def test_ratios_are_summed_by_layer_and_row_and_zeros_are_tokens_left_alone() ->
 def test_copies_of_a_row_count_for_it() -> None:
     changes = Changes()
     changes.add(0, torch.tensor([[0.1], [0.1], [0.0], [0.0]]), rows=2)
-    assert [row.tokens for row in changes.rows(2)] == [2, 0]
+    assert [row.tokens for row in changes.read(2, {})[0]] == [2, 0]
 
 
 def test_a_batch_is_the_sum_of_its_rows_but_their_passes_are_shared() -> None:
     changes = Changes()
     changes.add(0, torch.tensor([[0.1, 0.1], [0.4, 0.0]]), rows=2)
-    whole = Counts.joined(changes.rows(2))
+    whole = Counts.joined(changes.read(2, {})[0])
     assert (whole.tokens, whole.passes) == (3, 1)
     assert whole.ratio is not None and whole.ratio.mean == pytest.approx(0.2)
 
@@ -38,6 +38,6 @@ def test_a_batch_is_the_sum_of_its_rows_but_their_passes_are_shared() -> None:
 def test_nothing_counted_is_no_ratio() -> None:
     changes = Changes()
     changes.add(0, torch.zeros(1, 4), rows=1)
-    assert changes.rows(1)[0].ratio is None
+    assert changes.read(1, {})[0][0].ratio is None
     changes.clear()
-    assert changes.rows(2)[1].tokens == 0
+    assert changes.read(2, {})[0][1].tokens == 0
