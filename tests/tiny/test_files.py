@@ -14,8 +14,10 @@ import pytest
 from PIL import Image
 
 from airvlm import tiny
-from airvlm.evaluation.plan import image_digest
+from airvlm.evaluation.plan import Asked, image_digest
+from airvlm.evaluation.task_results import TaskResults
 from airvlm.images.load import load_image
+from airvlm.tasks import load_task
 from airvlm.tiny import files
 
 
@@ -102,6 +104,17 @@ def test_other_pixels_are_said_once_and_stored_under_a_hash_of_their_own(
     assert [str(one.message)[:7] for one in said if one.category is files.OtherPixels] == ["Pillow "]
     assert not any(file.exact for file in found)
     assert all(image_digest(scene) == file.digest != scene.content_hash for scene, file in zip(scenes, found))
+
+
+def test_an_evaluation_on_other_pixels_names_them_among_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked.of("tiny-chair", load_task("tiny-chair"), limit=3)
+    exact = TaskResults(asked, {}, {}, {})
+    assert exact.problems() == []
+    monkeypatch.setattr(files, "QUALITY", 71)
+    monkeypatch.setenv("AIRVLM_CACHE", str(tiny.scenes("test")[0].path.parent / "other"))
+    with pytest.warns(files.OtherPixels):
+        (problem,) = TaskResults(asked, {}, {}, {}).problems()
+    assert "3 of 3 scenes" in problem
 
 
 def test_a_cache_folder_that_cannot_be_written_is_replaced_by_a_temporary_one(
