@@ -1,15 +1,12 @@
 """MMBench: multiple choice, asked once for every rotation of the options; a question counts if every
 rotation is right.
 
-Data is the official table (.tsv) with images in base64. Knows nothing of models; without a judge, an
-answer that means no option is wrong and counted as unparsed.
+The official table is read in files/mmbench_table.py. Knows nothing of models; without a judge, an answer that
+means no option is wrong and counted as unparsed.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,23 +18,13 @@ from pydantic import Field, model_validator
 from airvlm.tasks.base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from airvlm.tasks.coverage import Given, match
 from airvlm.tasks.files.answers import given_answers, in_order_of
+from airvlm.tasks.files.mmbench_table import ABILITIES, CIRCLE, LETTERS, circled, image_file, item_of, rotated
 from airvlm.tasks.files.reading import kind_of, read_json, read_records, read_table
-from airvlm.tasks.files.records import Checked, Id, Text, Whole, checked
+from airvlm.tasks.files.records import Checked, Id, Text, checked
 from airvlm.tasks.files.spreadsheet import read_spreadsheet
 from airvlm.tasks.words.options import infer_option
 
 __all__ = ["MMBench"]
-
-CIRCLE = 1_000_000  # row index = question + rotation * CIRCLE
-LETTERS = "ABCD"
-ABILITIES = {
-    "attribute_reasoning": "AR",
-    "coarse_perception": "CP",
-    "finegrained_perception (cross-instance)": "FP-C",
-    "finegrained_perception (instance-level)": "FP-S",
-    "logic_reasoning": "LR",
-    "relation_reasoning": "RR",
-}
 
 
 @dataclass(frozen=True)
@@ -63,9 +50,9 @@ class MMBench(Task):
             raise TaskDataMissing(
                 f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench"
             )
-        rows = _circled(read_table(path), path)[:limit]
+        rows = circled(read_table(path), path)[:limit]
         images = {row["index"]: row.get("image", "") for row in rows}
-        return [_item(row, _image(row, images, folder / f"{path.stem}_images"), path) for row in rows]
+        return [item_of(row, image_file(row, images, folder / f"{path.stem}_images"), path) for row in rows]
 
     def prompt(self, item: Item) -> str:
         hint, options = item.meta["hint"], item.meta["options"]
@@ -138,7 +125,7 @@ class MMBench(Task):
                 return self._circles(circles, _choices_beside(answers, truth), answers)
         if truth is not None:
             rows = read_spreadsheet(truth) if kind_of(truth) == ".xlsx" else read_table(truth)
-            items = [_item(row, None, truth) for row in _circled(rows, truth)]
+            items = [item_of(row, None, truth) for row in circled(rows, truth)]
             if not items:
                 raise ValueError(f"{truth} holds no questions")
         else:
@@ -149,7 +136,7 @@ class MMBench(Task):
 
     def _predictions(self, rows: Sequence[Mapping[str, str]], path: Path, lenient: bool) -> Scores:
         """A table that holds questions, right answers and predictions."""
-        items = [_item(row, None, path) for row in rows]
+        items = [item_of(row, None, path) for row in rows]
         given = [Given(item.id, row["prediction"], getattr(row, "line", 0)) for item, row in zip(items, rows)]
         unique = {item.id: item for item in items}
         ordered = sorted(unique.values(), key=lambda item: (int(item.group), int(item.id)))
@@ -199,7 +186,7 @@ class MMBench(Task):
                 meta = {"options": options, "group": circle.name, "ability": "", "hint": ""}
                 items.append(Item(f"{circle.name}/{k}", None, "", truth, meta))
                 said.append(text)
-                options = _rotated(options)
+                options = rotated(options)
         return self.score(items, said)
 
 
@@ -227,95 +214,6 @@ class Circle(Checked):
         if len(self.predictions) != len(self.GT):
             raise ValueError(f"{len(self.predictions)} predictions and {len(self.GT)} right answers")
         return self
-
-
-class TableRow(Checked):
-    """A row of MMBench's table."""
-
-    index: Annotated[Whole, Field(ge=0)]
-    question: Text
-    answer: Text
-
-
-def _item(row: Mapping[str, str], image: Path | None, source: Path) -> Item:
-    index = checked(TableRow, [row], source, what="row")[0].index
-    ability = row.get("l2-category") or row.get("l2_category") or ""
-    meta: dict[str, Any] = {
-        "options": {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")},
-        "hint": "" if row.get("hint") in (None, "nan") else row["hint"],
-        "ability": ABILITIES.get(ability, ability),
-        "category": row.get("category", ""),
-        "group": str(index % CIRCLE),
-    }
-    options = meta["options"]
-    if row["answer"] not in options:
-        line = getattr(row, "line", 0)
-        raise ValueError(
-            f"{source}, line {line}, field answer: expected the letter of an option ({', '.join(options)}), "
-            f"not {row['answer'][:40]!r}"
-        )
-    return Item(str(index), image, row["question"], row["answer"], meta)
-
-
-def _circled(rows: Sequence[Mapping[str, str]], source: Path) -> list[Mapping[str, str]]:
-    """Rows of all rotations, question by question; built here if the table holds the unrotated questions only."""
-    indices = [row.index for row in checked(TableRow, rows, source, what="row")]
-    if len(set(indices)) < len(indices):
-        raise ValueError(
-            f"{source}: index {next(i for i in indices if indices.count(i) > 1)} stands there twice"
-        )
-    if any(index >= CIRCLE for index in indices):
-        ordered = sorted(zip(indices, rows, strict=True), key=lambda pair: (pair[0] % CIRCLE, pair[0]))
-        return [row for _, row in ordered]
-    circled: list[Mapping[str, str]] = []
-    for index, row in zip(indices, rows, strict=True):
-        _item(row, None, source)  # so that its answer is one of its options
-        options = {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")}
-        letters, answer = list(options), row["answer"]
-        for k in range(len(options)):
-            image = row.get("image", "") if k == 0 else row["index"]
-            circled.append(
-                {
-                    **row,
-                    **options,
-                    "index": str(index + k * CIRCLE),
-                    "answer": answer,
-                    "image": image,
-                }
-            )
-            options = _rotated(options)
-            answer = letters[(letters.index(answer) + 1) % len(letters)]
-    return circled
-
-
-def _rotated(options: Mapping[str, str]) -> dict[str, str]:
-    """Every option moves one letter on, the last to A."""
-    texts = list(options.values())
-    return dict(zip(options, [*texts[-1:], *texts[:-1]], strict=True))
-
-
-def _image(row: Mapping[str, str], images: Mapping[str, str], folder: Path) -> Path:
-    """The row's image as a file, written once; rotated rows name the row that holds it."""
-    index, content = row["index"], row.get("image", "")
-    if len(content) < 64:
-        index = content or str(int(index) % CIRCLE)
-        content = images.get(index, "")
-    path = folder / f"{index}.jpg"
-    if path.is_file():
-        return path
-    try:
-        data = base64.b64decode(content, validate=True)
-    except binascii.Error:
-        data = b""
-    if not data:
-        raise TaskDataMissing(
-            f"mmbench: row {row['index']} has no image; is this the table with the `image` column?"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{os.getpid()}.part")
-    scratch.write_bytes(data)
-    scratch.replace(path)  # at once, so that a second process never reads half an image
-    return path
 
 
 def _choices_beside(answers: Path, truth: Path | None) -> dict[str, str]:

@@ -3,8 +3,8 @@
 Endpoint, model and key come from the environment (AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL, AIRVLM_JUDGE_KEY).
 Every verdict is kept, word for word, in an append-only file, so that a stopped run goes on where it was and
 every score can be computed again. A verdict that could not be had, or could not be read, is missing: it is
-never turned into a number. This file knows nothing of benchmarks: what to ask and how to read the reply is
-the tasks' business.
+never turned into a number. How the endpoint is talked to is endpoint.py; what to ask and how to read the reply
+is the tasks' business: this file knows nothing of benchmarks.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from airvlm.storage.cache import cache_folder
+from airvlm.tasks.judges.endpoint import Declined, Endpoint, JudgeRefused, NoJudge, Passing
 from airvlm.tasks.judges.verdicts import VerdictFile
 
 __all__ = [
@@ -41,29 +39,6 @@ __all__ = [
 
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
-
-LARGEST_REPLY = 4_000_000  # bytes; a judge says a paragraph, so more is a wrong endpoint
-LONGEST_WAIT = 60.0  # seconds, whatever a Retry-After header asks for
-
-
-class NoJudge(ValueError):
-    """A judged benchmark was to be scored and no judge is configured."""
-
-
-class JudgeRefused(OSError):
-    """The endpoint refuses every question (wrong key, model or address): no use in going on."""
-
-
-class _Passing(Exception):
-    """A fault that may pass: a rate limit, a server error, a timeout, a reply that is not JSON."""
-
-    def __init__(self, message: str, wait: float | None = None) -> None:
-        super().__init__(message)
-        self.wait = wait  # seconds the server asked for
-
-
-class _Declined(Exception):
-    """The endpoint declined this one question for good (HTTP 400, 413, 422: its content, its length)."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +148,7 @@ class Judge:
                     known = self._said(
                         question, temperature, {"key": key, "prompt": digest, "reread": reread}
                     )
-                except (_Passing, _Declined) as fault:
+                except (Passing, Declined) as fault:
                     return Verdict(None, raw, self.model, served, digest, str(fault))
             raw, served = known["raw"], known.get("served_by")
             value = question.read(raw)
@@ -211,7 +186,8 @@ class Judge:
             "temperature": temperature,
             "max_tokens": question.max_tokens,
         }
-        reply, raw = self._insist(body)
+        endpoint = Endpoint(self.url, self.key, self.timeout, self.attempts, self.pause)
+        reply, raw = endpoint.complete(body)
         told = reply.get("usage")
         usage: dict[str, Any] = told if isinstance(told, dict) else {}
         tokens = {name: _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")}
@@ -226,84 +202,9 @@ class Judge:
             **tokens,
         }
 
-    def _insist(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Post until there is a whole reply; after ``attempts`` the last passing fault is final."""
-        for attempt in range(self.attempts):
-            try:
-                return _whole(self._post(body))
-            except _Passing as fault:
-                if attempt + 1 == self.attempts:
-                    raise
-                back_off = self.pause * 2**attempt * random.uniform(0.75, 1.25)
-                time.sleep(min(LONGEST_WAIT, back_off if fault.wait is None else max(fault.wait, 0.0)))
-        raise _Passing("attempts must be at least 1")
-
-    def _post(self, body: Mapping[str, Any]) -> Any:
-        openai = _openai()
-        try:
-            reply = self._client().chat.completions.with_raw_response.create(**body)
-            content = reply.http_response.content
-            if len(content) > LARGEST_REPLY:
-                raise ValueError(f"a reply of {len(content)} bytes")
-            return json.loads(content)
-        except openai.APIStatusError as refusal:
-            code = refusal.status_code
-            message = self._clean(
-                f"the judge at {self.url} answered {code}: {refusal.response.text[:300].strip()}"
-            )
-            if code in (408, 409, 425, 429) or code >= 500:
-                raise _Passing(message, _seconds(refusal.response.headers.get("Retry-After"))) from None
-            if code in (400, 413, 422):
-                raise _Declined(message) from None
-            raise JudgeRefused(
-                f"{message}; check AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL and AIRVLM_JUDGE_KEY"
-            ) from None
-        except (openai.OpenAIError, OSError, ValueError) as fault:  # no connection, a timeout, a broken reply
-            raise _Passing(self._clean(f"no usable reply of the judge at {self.url}: {fault}")) from None
-
-    def _client(self) -> Any:
-        """A client that neither tries again (we count and wait) nor follows a redirect, which would carry the key."""
-        return _client(self.url, self.key or "none", self.timeout)
-
-    def _clean(self, message: str) -> str:
-        """A message without the key, should the endpoint have repeated it."""
-        return message.replace(self.key, "…") if self.key else message
-
-
-def _openai() -> Any:
-    try:
-        return import_module("openai")
-    except ImportError:
-        raise NoJudge("asking a judge needs the openai client: pip install 'airvlm[judge]'") from None
-
-
-@lru_cache(maxsize=4)
-def _client(url: str, key: str, timeout: float) -> Any:
-    openai = _openai()
-    http = openai.DefaultHttpxClient(follow_redirects=False)
-    return openai.OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=0, http_client=http)
-
-
-def _whole(reply: Any) -> tuple[dict[str, Any], str]:
-    """A reply and the words in it; half a reply may be whole when it is asked for again."""
-    try:
-        raw = reply["choices"][0]["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        raise _Passing(f"the judge's reply has no message: {str(reply)[:200]}") from None
-    if not isinstance(raw, str) or not raw.strip():
-        raise _Passing("the judge's reply is empty")
-    return reply, raw
-
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
-
-
-def _seconds(header: str | None) -> float | None:
-    try:
-        return float(header) if header else None
-    except ValueError:  # an HTTP date: the usual back-off is near enough
-        return None
 
 
 def pairwise(
