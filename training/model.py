@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -11,6 +12,7 @@ from transformers import (
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaProcessor,
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -65,18 +67,17 @@ def build_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
     )
 
 
-def build_processor(recipe: Recipe) -> LlavaProcessor:
-    side = {"height": recipe.image_side, "width": recipe.image_side}
-    images = CLIPImageProcessorPil(
-        size=side,
-        do_center_crop=False,
-        crop_size=side,
-        resample=3,
-        image_mean=[0.5] * 3,
-        image_std=[0.5] * 3,
+def square_images(pixels: int) -> CLIPImageProcessorPil:
+    """Squashes every image to a square of so many pixels a side: no part of it is cut off."""
+    side = {"height": pixels, "width": pixels}
+    return CLIPImageProcessorPil(
+        size=side, do_center_crop=False, crop_size=side, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3
     )
+
+
+def build_processor(recipe: Recipe) -> LlavaProcessor:
     return LlavaProcessor(
-        image_processor=images,
+        image_processor=square_images(recipe.image_side),
         tokenizer=build_tokenizer(recipe),
         patch_size=recipe.patch,
         vision_feature_select_strategy="default",
@@ -97,6 +98,16 @@ def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditiona
         hidden_act="gelu",
         projection_dim=recipe.width,
     )
+    return llava(recipe, words, vision, tokens=(recipe.image_side // recipe.patch) ** 2, features="default")
+
+
+def llava(
+    recipe: Any, words: Any, vision: PreTrainedConfig, *, tokens: int, features: str
+) -> LlavaForConditionalGeneration:
+    """A LLaVA of the recipe's widths around a vision tower that gives `tokens` tokens an image.
+
+    features: LLaVA's word for which of the tower's tokens it takes; "default" leaves out a class token.
+    """
     text = LlamaConfig(
         vocab_size=len(words),
         hidden_size=recipe.width,
@@ -115,14 +126,13 @@ def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditiona
         vision_config=vision,
         text_config=text,
         image_token_index=words.convert_tokens_to_ids("<image>"),
-        image_seq_length=(recipe.image_side // recipe.patch) ** 2,
+        image_seq_length=tokens,
         vision_feature_layer=-1,
-        vision_feature_select_strategy="default",
+        vision_feature_select_strategy=features,
         projector_hidden_act="gelu",
         tie_word_embeddings=True,
     )
     model = LlavaForConditionalGeneration(config)
-    model.generation_config.bos_token_id = words.bos_token_id
-    model.generation_config.eos_token_id = words.eos_token_id
-    model.generation_config.pad_token_id = words.pad_token_id
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(model.generation_config, name, getattr(words, name))
     return model

@@ -9,18 +9,23 @@ import pytest
 
 from airvlm import AIR, VLM, parse_method, tiny
 from airvlm.report import Crop, NormRatio, Report
-from airvlm.serve.page import STRENGTHS, Card, cards, command_line, report_words, specs, wrong_objects
+from airvlm.serve.page import STRENGTHS, MethodCard, cards, command_line, report_words, specs, wrong_objects
 
 
 def test_only_words_that_differ_are_marked() -> None:
     shown = cards(
-        [Card("vanilla", "A dog and a cat.", seconds=1.0), Card("air", "A dog and a cow.", seconds=1.0)]
+        [
+            MethodCard("vanilla", "A dog and a cat.", seconds=1.0),
+            MethodCard("air", "A dog and a cow.", seconds=1.0),
+        ]
     )
     assert re.findall(r"<mark[^>]*>(.*?)</mark>", shown) == ["cow."]
 
 
 def test_what_a_model_says_is_escaped() -> None:
-    shown = cards([Card("vanilla", "<script>alert(1)</script>"), Card("a<b", error="<img src=x onerror=1>")])
+    shown = cards(
+        [MethodCard("vanilla", "<script>alert(1)</script>"), MethodCard("a<b", error="<img src=x onerror=1>")]
+    )
     assert "<script" not in shown
     assert "<img" not in shown
     assert "&lt;script&gt;" in shown
@@ -33,7 +38,7 @@ def test_objects_that_a_scene_lacks_are_red() -> None:
     text = f"There is a {there} and a {absent}."
     assert [mark.category for mark in wrong_objects(text, set(scene.names))] == [absent]
     assert wrong_objects(text, None) == []
-    shown = cards([Card("vanilla", text, seconds=0.1)], set(scene.names))
+    shown = cards([MethodCard("vanilla", text, seconds=0.1)], set(scene.names))
     assert re.findall(r'<mark class="air-absent"[^>]*>(.*?)</mark>', shown) == [absent]
 
 

@@ -7,16 +7,13 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    LlamaConfig,
-    LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaProcessor,
     PreTrainedTokenizerFast,
 )
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from airvlm.photo.tower import EfficientNetLiteConfig, EfficientNetLiteTower, register
-from training.model import TEMPLATE
+from training.model import TEMPLATE, llava, square_images
 from training.photo import grammar, imagenet
 from training.photo.recipe import Recipe
 
@@ -64,12 +61,8 @@ def build_tokenizer(recipe: Recipe, world: grammar.World) -> PreTrainedTokenizer
 
 def build_processor(recipe: Recipe, world: grammar.World) -> LlavaProcessor:
     """Squashes every image to a square, as the training photographs were: no part of it is cut off."""
-    side = {"height": recipe.image_side, "width": recipe.image_side}
-    images = CLIPImageProcessorPil(
-        size=side, do_center_crop=False, crop_size=side, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3
-    )
     return LlavaProcessor(
-        image_processor=images,
+        image_processor=square_images(recipe.image_side),
         tokenizer=build_tokenizer(recipe, world),
         patch_size=recipe.patch,
         vision_feature_select_strategy="full",
@@ -101,32 +94,6 @@ def build_tower(recipe: Recipe) -> EfficientNetLiteTower:
 def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditionalGeneration:
     register()
     words = processor.tokenizer
-    text = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=recipe.width,
-        intermediate_size=recipe.feed_forward,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
-        num_key_value_heads=recipe.heads,
-        max_position_embeddings=512,
-        rms_norm_eps=1e-5,
-        bos_token_id=words.bos_token_id,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        tie_word_embeddings=True,
-    )
-    config = LlavaConfig(
-        vision_config=tower_config(recipe),
-        text_config=text,
-        image_token_index=words.convert_tokens_to_ids("<image>"),
-        image_seq_length=recipe.visual_tokens,
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-        projector_hidden_act="gelu",
-        tie_word_embeddings=True,
-    )
-    model = LlavaForConditionalGeneration(config)
+    model = llava(recipe, words, tower_config(recipe), tokens=recipe.visual_tokens, features="full")
     model.model.vision_tower.load_state_dict(build_tower(recipe).state_dict())
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        setattr(model.generation_config, name, getattr(words, name))
     return model

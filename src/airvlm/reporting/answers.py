@@ -18,7 +18,7 @@ from airvlm.images.load import BadImage, load_image
 from airvlm.tasks.base import Item
 from airvlm.tasks.words.marks import Mark, marks
 
-__all__ = ["Card", "Part", "Said", "answer_cards", "chosen", "marked_up"]
+__all__ = ["AnswerCard", "Part", "Said", "answer_cards", "chosen", "marked_up"]
 
 SIDE = 288  # pixels of an image's longer side on the page
 
@@ -33,7 +33,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageImage:
     """An image within the page itself, or why it cannot be shown."""
 
     code: str = ""  # of a JPEG, base64
@@ -55,14 +55,14 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Card:
+class AnswerCard:
     """One item with all its answers."""
 
     task: str
     id: str
     prompt: str
     truth: str
-    images: list[Shown]
+    images: list[PageImage]
     answers: list[Said]
     differs: bool
 
@@ -78,7 +78,7 @@ def chosen(task: TaskResults, limit: int) -> list[int]:
     return sorted(order[:limit])
 
 
-def answer_cards(name: str, task: TaskResults, limit: int) -> list[Card]:
+def answer_cards(name: str, task: TaskResults, limit: int) -> list[AnswerCard]:
     """One card an item."""
     records = {label: task.records(label) for label in task.methods}  # looked up once for all cards
     return [
@@ -87,9 +87,9 @@ def answer_cards(name: str, task: TaskResults, limit: int) -> list[Card]:
     ]
 
 
-def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | None]) -> Card:
+def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | None]) -> AnswerCard:
     item = task.items[i]
-    return Card(
+    return AnswerCard(
         name,
         item.id,
         task.asked.task.prompt(item),
@@ -163,7 +163,7 @@ def _truth(item: Item) -> str:
     return ""
 
 
-def _images(item: Item) -> list[Shown]:
+def _images(item: Item) -> list[PageImage]:
     images = item.image if isinstance(item.image, list | tuple) else [item.image]
     shown = []
     for image in images:
@@ -172,10 +172,10 @@ def _images(item: Item) -> list[Shown]:
         try:
             small = load_image(image).copy()  # it is made smaller in place
         except BadImage as reason:
-            shown.append(Shown(error=str(reason)))
+            shown.append(PageImage(error=str(reason)))
             continue
         small.thumbnail((SIDE, SIDE))
         data = io.BytesIO()
         small.save(data, "JPEG", quality=80)
-        shown.append(Shown(base64.b64encode(data.getvalue()).decode(), small.width, small.height))
+        shown.append(PageImage(base64.b64encode(data.getvalue()).decode(), small.width, small.height))
     return shown

@@ -18,7 +18,16 @@ from airvlm.reporting.differences import differences
 from airvlm.tasks import load_task
 from airvlm.tasks.words.marks import Mark, marks
 
-__all__ = ["STRENGTHS", "Card", "Strength", "cards", "command_line", "report_words", "specs", "wrong_objects"]
+__all__ = [
+    "STRENGTHS",
+    "MethodCard",
+    "Strength",
+    "cards",
+    "command_line",
+    "report_words",
+    "specs",
+    "wrong_objects",
+]
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ STRENGTHS: dict[str, Strength] = {
 
 
 @dataclass(frozen=True)
-class Card:
+class MethodCard:
     """One method's answer, as far as it has come."""
 
     method: str  # as the command line spells it
@@ -90,7 +99,7 @@ def wrong_objects(text: str, truth: Collection[str] | None) -> list[Mark]:
     return [mark for mark in marks(text, task.parse(item, text) or [], truth) if not mark.present]
 
 
-def cards(shown: Sequence[Card], truth: Collection[str] | None = None) -> str:
+def cards(shown: Sequence[MethodCard], truth: Collection[str] | None = None) -> str:
     """The answers side by side: words that differ from the first are marked, wrong objects are red."""
     first = shown[0].text if shown else ""
     there = f'<p class="air-truth">In the image: {html.escape(", ".join(sorted(truth)))}</p>' if truth else ""
@@ -101,7 +110,7 @@ def cards(shown: Sequence[Card], truth: Collection[str] | None = None) -> str:
     )
 
 
-def _card(card: Card, first: str, truth: Collection[str] | None) -> str:
+def _card(card: MethodCard, first: str, truth: Collection[str] | None) -> str:
     if card.error is not None:
         body = f'<p class="air-error">{html.escape(card.error)}</p>'
     else:

@@ -16,7 +16,7 @@ from airvlm import VLM, Answer, parse_method, tiny
 from airvlm.analysis.look import draw_look
 from airvlm.images.load import load_image, read_image
 from airvlm.images.prompts import DESCRIBE
-from airvlm.serve.page import STRENGTHS, Card, cards, command_line, specs
+from airvlm.serve.page import STRENGTHS, MethodCard, cards, command_line, specs
 
 __all__ = ["make_page"]
 
@@ -60,7 +60,7 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
         truth = None if known is None else set(known.names)
         chosen = specs(methods, dict(zip(STRENGTHS, values)))
         line = command_line(f"{scene}.webp" if scene else "IMAGE", asked, chosen, vlm.name)
-        shown: list[Card] = []
+        shown: list[MethodCard] = []
         drawing: Any = None
         for spelled in chosen:
             method = parse_method(spelled)
@@ -69,14 +69,14 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
             try:
                 while True:
                     text += next(stream)
-                    yield cards([*shown, Card(spelled, text)], truth), drawing, line
+                    yield cards([*shown, MethodCard(spelled, text)], truth), drawing, line
             except StopIteration as end:
                 answer: Answer = end.value
-                shown.append(Card(spelled, answer.text, answer.report, time.perf_counter() - started))
+                shown.append(MethodCard(spelled, answer.text, answer.report, time.perf_counter() - started))
                 if answer.report is not None and answer.report.crops and drawing is None:
                     drawing = draw_look(image.rgb, answer.report)
             except Exception as error:  # one method that cannot act must not take the others' answers away
-                shown.append(Card(spelled, error=f"{type(error).__name__}: {error}"))
+                shown.append(MethodCard(spelled, error=f"{type(error).__name__}: {error}"))
             yield cards(shown, truth), drawing, line
 
     def example(event: gr.SelectData) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from airvlm.report import Crop, Sinkhorn
 if TYPE_CHECKING:
     from airvlm.methods.air.config import AIR
 
-__all__ = ["Evidence", "Matched", "Matches", "Projection", "WithEvidence", "gather", "kept_crops"]
+__all__ = ["Evidence", "Matches", "Projection", "ShownEvidence", "WithEvidence", "gather", "kept_crops"]
 
 # the fields of AIR that evidence depends on, beside those of the crops
 EVIDENCE_FIELDS = tuple(
@@ -246,7 +246,7 @@ def _average(crops: list[CropTokens], tokens: Tensor, indices: Tensor, transport
 
 
 @dataclass(frozen=True)
-class Matched:
+class ShownEvidence:
     """An image in a batch row, with its evidence."""
 
     positions: Tensor  # (K,) of its tokens in the row
@@ -267,7 +267,7 @@ class WithEvidence(Intervention):
                 f"{method.name} encodes crops of the images with the model's processor: pass it as the second "
                 "argument, method(model, processor, images=...)"
             )
-        self.matched: list[list[Matched]] = []  # by row of the caller's batch
+        self.matched: list[list[ShownEvidence]] = []  # by row of the caller's batch
         self.seconds = {"crops": 0.0, "transport": 0.0, "injection": 0.0}
         self._images: dict[str, AnyImage] = {}  # of the run, by content
 
@@ -284,7 +284,7 @@ class WithEvidence(Intervention):
             Z = [own[part.row, part.positions] for part in shown]  # (K, d) a part
             self.matched = [[] for _ in range(step.rows)]
             for part, evidence in zip(shown, self._evidence(shown, Z), strict=True):
-                self.matched[part.row].append(Matched(part.positions, evidence))
+                self.matched[part.row].append(ShownEvidence(part.positions, evidence))
         elif step.fresh:
             self.matched = [[] for _ in range(step.rows)]
         return any(self.matched)

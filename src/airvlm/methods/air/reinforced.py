@@ -21,7 +21,7 @@ from transformers.activations import ACT2FN
 from airvlm.hooks.intervention import Call, Context, Step, norm
 from airvlm.hooks.logit_lens import EntropyLens, Trigger, highest_of
 from airvlm.hooks.templates import layer_span
-from airvlm.methods.air.evidence import Matched, WithEvidence
+from airvlm.methods.air.evidence import ShownEvidence, WithEvidence
 
 if TYPE_CHECKING:
     from airvlm.methods.air.config import AIR
@@ -181,7 +181,7 @@ def _padded(memories: list[list[Tensor | None]], expand: int) -> tuple[Tensor, T
     return memory, mask.to(memory.device).repeat_interleave(expand, 0)
 
 
-def _prototype_positions(matched: list[list[Matched]], expand: int) -> tuple[Tensor, Tensor]:
+def _prototype_positions(matched: list[list[ShownEvidence]], expand: int) -> tuple[Tensor, Tensor]:
     """Token positions (B, R) of every row's prototypes whose image has a memory, and which of them are real."""
     rows = [[s.positions[s.evidence.prototypes] for s in row if len(_memory_of(s))] for row in matched]
     example = next(s.positions for row in matched for s in row)
@@ -192,7 +192,7 @@ def _prototype_positions(matched: list[list[Matched]], expand: int) -> tuple[Ten
     return positions.repeat_interleave(expand, 0), mask.to(positions.device).repeat_interleave(expand, 0)
 
 
-def _memory_of(matched: Matched) -> Tensor:
+def _memory_of(matched: ShownEvidence) -> Tensor:
     assert matched.evidence.memory is not None
     return matched.evidence.memory
 
