@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PACE = "FAKE_SECONDS"  # of an answer; a worker that is spawned reads it too
+PIDS = "FAKE_PIDS"  # a folder where every process that loads a model leaves its number
 
 
 class Started:
@@ -44,6 +46,21 @@ class Started:
         if self.returncode is None:
             self.returncode = self.starter.ask(wait=self.pid, block=True)
         return (self.said / "out").read_text(), (self.said / "err").read_text()
+
+
+def wait_for_answers(folder: Path, process: Started) -> None:
+    """Until something was answered: before that, a kill would hit imports only."""
+    from airvlm.evaluation.store import FILE
+
+    while process.poll() is None and not ((folder / FILE).exists() and (folder / FILE).stat().st_size):
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Starter:
@@ -83,7 +100,8 @@ class Starter:
     ) -> Started:
         said = Path(tempfile.mkdtemp(dir=self.folder.name))
         line = [*arguments, "--out", str(out)]
-        pid = self.ask(line=line, said=str(said), seconds=seconds, limit=limit, spawn=spawn)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", PACE: str(seconds)}
+        pid = self.ask(line=line, said=str(said), environment=environment, limit=limit, spawn=spawn)
         return Started(self, pid, said)
 
 
@@ -91,6 +109,8 @@ def load(*_: Any, **__: Any) -> Any:
     """A model that takes its time; workers are given this function by its name."""
     import fakes
 
+    if PIDS in os.environ:  # who holds a model is asked for by name
+        Path(os.environ[PIDS], str(os.getpid())).touch()
     vlm = fakes.FakeVLM(seconds=float(os.environ[PACE]))
     vlm.anatomy = SimpleNamespace(layers=range(6))
     return vlm
@@ -127,11 +147,11 @@ def serve() -> None:
         print(json.dumps(found), flush=True)
 
 
-def _command(line: list[str], said: str, seconds: float, limit: int | None, spawn: bool) -> None:
+def _command(line: list[str], said: str, environment: dict[str, str], limit: int | None, spawn: bool) -> None:
     """The command, in the process that was forked for it: it ends here."""
     from airvlm.cli import run
 
-    os.environ[PACE] = str(seconds)
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it ignored
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{said}/{name}", os.O_WRONLY | os.O_CREAT), descriptor)

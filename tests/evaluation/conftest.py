@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # workers of a cluster unpickle `fakes` by that name
 import fakes
+from commands import Starter
 
 import airvlm.methods
 import airvlm.tasks
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Starter]:
+    """What starts command lines on the fakes, each in a process of its own."""
+    with Starter() as starter:
+        yield starter
 
 
 @pytest.fixture(autouse=True, scope="module")

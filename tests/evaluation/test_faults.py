@@ -12,11 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Started, Starter
+from commands import running, wait_for_answers
 from fakes import FakeMethod, FakeVLM
 
 from airvlm.evaluation.evaluate import evaluate
@@ -31,22 +30,10 @@ EVALUATE = ["evaluate", "fake-captions", "fake-questions", "--method", "better:b
 ABLATE = ["ablate", "fake-captions", "fake", "--sweep", "bias=1,2,3", "--curve", "--no-plot", "--json"]
 
 
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Starter]:
-    with Starter() as starter:
-        yield starter
-
-
 def lines(folder: Path) -> dict[str, dict]:
     found = [json.loads(line) for line in (folder / FILE).read_bytes().splitlines()]
     assert len({record["key"] for record in found}) == len(found)
     return {record["key"]: {k: v for k, v in record.items() if k != "seconds"} for record in found}
-
-
-def wait_for_answers(out: Path, process: Started) -> None:
-    """Until something was answered: before that, a kill would hit imports only."""
-    while process.poll() is None and not ((out / FILE).exists() and (out / FILE).stat().st_size):
-        time.sleep(0.02)
 
 
 def children(pid: int) -> list[int]:
@@ -56,13 +43,6 @@ def children(pid: int) -> list[int]:
         for child in map(int, task.read_text().split()):
             found += [child, *children(child)]
     return found
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
+import sys
 import tempfile
+import time
 import uuid
 from functools import partial
 from pathlib import Path
 
 import pytest
+from commands import PACE, PIDS, running, wait_for_answers
 from fakes import FakeMethod, FakeVLM, MortalVLM, first_come
 
 from airvlm.evaluation.evaluate import evaluate
@@ -45,7 +50,7 @@ def start(**options) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray_here():
+def ray_here(tmp_path_factory):
     """One cluster for all tests of this file: starting it costs more than they do."""
     sources = [Path(__file__).parent, Path(__file__).parents[2] / "src"]
     # in a folder of its own, with a short name (it holds sockets), and never in /dev/shm, which may be too small;
@@ -54,8 +59,10 @@ def ray_here():
     with place as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)  # or Ray would write one into the home folder
-        environment = {"PYTHONPATH": os.pathsep.join(map(str, sources))}
-        start(_temp_dir=folder, _plasma_directory=folder, runtime_env={"env_vars": environment})
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, sources)))  # for the workers of every driver
+        patch.setenv(PIDS, str(tmp_path_factory.mktemp("pids")))
+        patch.setenv(PACE, "0.02")
+        start(_temp_dir=folder, _plasma_directory=folder)
         try:
             yield
         finally:
@@ -68,8 +75,8 @@ def lines(folder: Path) -> dict[str, dict]:
     return {record["key"]: {k: v for k, v in record.items() if k != "seconds"} for record in found}
 
 
-def run(folder: Path, load, tasks=TASKS, methods=METHODS):
-    with Cluster(load, workers=2) as cluster:
+def run(folder: Path, load, tasks=TASKS, methods=METHODS, workers=2):
+    with Cluster(load, workers) as cluster:
         facts = cluster.facts()
         return evaluate(
             None, tasks, methods, folder, worker=cluster.work, model=facts, curve=False, progress=False
@@ -85,7 +92,7 @@ def test_two_workers_write_the_records_of_one_process(ray_here, tmp_path):
 def test_a_worker_that_dies_is_restarted_and_loses_nothing(ray_here, tmp_path):
     (tmp_path / "deaths").mkdir()
     evaluate(FakeVLM(), TASKS, METHODS, tmp_path / "one", curve=False, progress=False)
-    found = run(tmp_path / "two", partial(MortalVLM, tmp_path / "deaths", lives=2))
+    found = run(tmp_path / "two", partial(MortalVLM, tmp_path / "deaths", lives=2), workers=1)
     assert len(list((tmp_path / "deaths").iterdir())) == 2 and found.problems() == []
     assert lines(tmp_path / "two") == lines(tmp_path / "one")
 
@@ -93,7 +100,7 @@ def test_a_worker_that_dies_is_restarted_and_loses_nothing(ray_here, tmp_path):
 def test_a_batch_that_always_kills_its_worker_ends_as_an_error_of_its_items(ray_here, tmp_path):
     (tmp_path / "deaths").mkdir()
     load = partial(MortalVLM, tmp_path / "deaths", lives=10**6)
-    found = run(tmp_path / "out", load, tasks=["fake-captions"], methods={}).tasks["fake-captions"]
+    found = run(tmp_path / "out", load, tasks=["fake-captions"], methods={}, workers=1).tasks["fake-captions"]
     errors = {record.error for record in found.records("vanilla") if record.error}
     assert errors == {"the worker died 3 times on this batch"}
     assert found.failed("vanilla") == 16 and found.unanswered("vanilla") == 0
@@ -109,6 +116,46 @@ def test_a_worker_that_cannot_load_its_model_is_left_out(ray_here, tmp_path):
 def test_no_model_at_all_is_an_error(ray_here, tmp_path):
     with pytest.raises(RuntimeError, match=r"no worker could load the model(.|\n)*FileNotFoundError"):
         run(tmp_path / "out", partial(first_come, tmp_path / "absent"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux shows them")
+def test_a_driver_that_is_killed_leaves_no_worker_and_the_same_command_goes_on(ray_here, commands, tmp_path):
+    evaluate_them = [
+        "evaluate",
+        *TASKS,
+        "--method",
+        "better:bias=0.7",
+        "--no-curve",
+        "--batch-size",
+        "8",
+        "--json",
+    ]
+    alone = commands.start(evaluate_them, tmp_path / "alone")
+    expected = alone.communicate()[0]
+    assert alone.returncode == 0
+    # another driver of the cluster that is already there
+    address = ray.get_runtime_context().gcs_address
+    on_ray = [*evaluate_them, "--ray", "1", "--ray-address", address]
+    holders = Path(os.environ[PIDS])
+    before = set(holders.iterdir())
+    driver = commands.start(on_ray, tmp_path / "out")
+    wait_for_answers(tmp_path / "out", driver)
+    workers = [int(path.name) for path in set(holders.iterdir()) - before]
+    assert workers and all(map(running, workers)), driver.communicate()[1]
+    time.sleep(random.Random(0).uniform(0, 0.2))
+    driver.send_signal(signal.SIGKILL)
+    driver.communicate()
+    kept = lines(tmp_path / "out")
+    assert 0 < len(kept) < len(lines(tmp_path / "alone")), "killed too early or too late to show anything"
+    deadline = time.time() + 120
+    while any(map(running, workers)) and time.time() < deadline:
+        time.sleep(0.05)
+    assert not any(map(running, workers))
+    again = commands.start(on_ray, tmp_path / "out")
+    said = again.communicate()
+    assert again.returncode == 0, said[1]
+    assert said[0] == expected
+    assert lines(tmp_path / "out") == lines(tmp_path / "alone")
 
 
 def test_no_worker_is_refused():

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from airvlm.images.cache import ImageCache, cache_of, serial, weights_state
 from airvlm.images.load import BadImage, ImageSource, LoadedImage, read_image
 from airvlm.images.prompts import Question, begins_with_bos, image_token, prompt_text
+from airvlm.images.shrink import draft_side, usable_side
 from airvlm.models.anatomy import Anatomy
 from airvlm.models.families import Layout
 
@@ -47,11 +48,13 @@ class Encoder:
         anatomy: Anatomy,
         *,
         allow_urls: bool = False,  # whether images may be fetched from http(s) addresses
+        draft: bool = False,  # whether a large JPEG is decoded no finer than its crops need
     ) -> None:
         self.model = model
         self.processor = processor
         self.family = anatomy.family
         self.allow_urls = allow_urls
+        self.draft = draft_side(usable_side(processor)) if draft else None
         self.image_token = image_token(processor, anatomy.image_token_id)
         self.cache = cache_of(anatomy.model)
         self.features = VisionFeatures(model, self.cache, anatomy.layout)
@@ -93,7 +96,7 @@ class Encoder:
     def _loaded(self, source: Any, loaded: dict[int, LoadedImage | ValueError]) -> LoadedImage:
         if id(source) not in loaded:
             try:
-                loaded[id(source)] = read_image(source, allow_urls=self.allow_urls)
+                loaded[id(source)] = read_image(source, allow_urls=self.allow_urls, draft=self.draft)
             except BadImage as error:
                 loaded[id(source)] = error
         found = loaded[id(source)]

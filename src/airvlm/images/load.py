@@ -50,11 +50,11 @@ class LoadedImage:
     key: str  # hash of its content: its one identity
 
 
-def read_image(source: ImageSource, *, allow_urls: bool = False) -> LoadedImage:
+def read_image(source: ImageSource, *, allow_urls: bool = False, draft: int | None = None) -> LoadedImage:
     """The image in RGB with its identity."""
     if isinstance(source, LoadedImage):
         return source
-    rgb = load_image(source, allow_urls=allow_urls)
+    rgb = load_image(source, allow_urls=allow_urls, draft=draft)
     return LoadedImage(rgb, content_key(rgb))
 
 
@@ -65,10 +65,13 @@ def load_image(
     max_pixels: int = MAX_PIXELS,
     max_bytes: int = MAX_BYTES,
     timeout: float = TIMEOUT,
+    draft: int | None = None,
 ) -> Image.Image:
     """The image as RGB: upright (EXIF), transparency laid over white, 16-bit and float values brought to 8 bits.
 
     Web addresses are fetched only when `allow_urls` is set, over http or https, from public addresses (download.py).
+    `draft`: a JPEG whose shorter side is at least twice this long is decoded at a half, a quarter or an eighth of its
+    size, never below it; the decoder leaves out what is finer, so that pixels differ from those of a whole decode.
     """
     if isinstance(source, LoadedImage):
         return source.rgb
@@ -77,29 +80,37 @@ def load_image(
     if isinstance(source, np.ndarray):
         return _to_rgb(_from_array(source), f"the array of shape {source.shape}", max_pixels)
     if isinstance(source, bytes | bytearray | memoryview):
-        return _decode(io.BytesIO(bytes(source)), f"{len(source)} bytes", max_pixels)
+        return _decode(io.BytesIO(bytes(source)), f"{len(source)} bytes", max_pixels, draft)
     if isinstance(source, str) and source[:5].lower() == "data:":
-        return _decode(io.BytesIO(_inline(source, max_bytes)), f"{source[:40]}...", max_pixels)
+        return _decode(io.BytesIO(_inline(source, max_bytes)), f"{source[:40]}...", max_pixels, draft)
     if isinstance(source, str) and "://" in source:
-        return _decode(io.BytesIO(_fetched(source, allow_urls, max_bytes, timeout)), source, max_pixels)
+        return _decode(
+            io.BytesIO(_fetched(source, allow_urls, max_bytes, timeout)), source, max_pixels, draft
+        )
     if isinstance(source, str | os.PathLike):
         path = Path(source).expanduser()
         if not path.is_file():
             what = "is a folder, not an image" if path.is_dir() else "does not exist"
             raise BadImage(f"{path} {what}")
-        return _decode(path, str(path), max_pixels)
+        return _decode(path, str(path), max_pixels, draft)
     raise BadImage(
         f"cannot read an image from {type(source).__name__}; give a path, an http(s) address, a data URI, "
         "bytes, a numpy array (H, W[, C]) or a PIL image"
     )
 
 
-def _decode(file: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
+def _decode(file: Path | io.BytesIO, name: str, max_pixels: int, draft: int | None) -> Image.Image:
     try:
         with warnings.catch_warnings():
             # We have a limit of our own, checked before decoding.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file) as image:
+                _check_size(image, name, max_pixels)
+                if draft is not None and 2 * draft <= min(image.size):
+                    share = draft / min(
+                        image.size
+                    )  # Pillow takes the smallest form that is not below this size
+                    image.draft("RGB", (round(image.width * share), round(image.height * share)))
                 return _to_rgb(image, name, max_pixels, own=True)
     except BadImage:
         raise
@@ -111,13 +122,7 @@ def _decode(file: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
 
 def _to_rgb(image: Image.Image, name: str, max_pixels: int, *, own: bool = False) -> Image.Image:
     """own: nobody else holds the image, so that it need not be copied."""
-    W, H = image.size
-    if W < 1 or H < 1:
-        raise BadImage(f"{name} is empty ({W} x {H} pixels)")
-    if max_pixels < W * H:
-        raise BadImage(
-            f"{name} is too large: {W} x {H} pixels, at most {max_pixels} are read; scale it down first"
-        )
+    _check_size(image, name, max_pixels)
     try:
         if own:
             ImageOps.exif_transpose(image, in_place=True)
@@ -133,6 +138,16 @@ def _to_rgb(image: Image.Image, name: str, max_pixels: int, *, own: bool = False
     except READABLE as error:
         raise BadImage(f"{name} is damaged: {error}") from error
     return rgb
+
+
+def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
+    W, H = image.size
+    if W < 1 or H < 1:
+        raise BadImage(f"{name} is empty ({W} x {H} pixels)")
+    if max_pixels < W * H:
+        raise BadImage(
+            f"{name} is too large: {W} x {H} pixels, at most {max_pixels} are read; scale it down first"
+        )
 
 
 def _full_scale(image: Image.Image) -> float:

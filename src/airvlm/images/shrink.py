@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-__all__ = ["LARGE", "reduced", "reduction", "usable_side"]
+__all__ = ["LARGE", "draft_side", "reduced", "reduction", "usable_side"]
 
 OVERSAMPLING = (
     2  # a crop keeps this many pixels for each that the encoder reads, so that resampling decides, not this
@@ -29,6 +29,11 @@ def usable_side(processor: Any) -> int | None:
     names = ("size", "crop_size", "max_image_size", "image_grid_pinpoints")
     # Where a family counts pixels here instead of a side (Qwen2-VL), the number is so large that nothing is shrunk.
     return max((n for name in names for n in _numbers(getattr(settings, name, None))), default=None)
+
+
+def draft_side(side: int | None) -> int | None:
+    """How long an image's shorter side must stay, so that crops of half its length keep what `side` asks for."""
+    return None if side is None else 2 * OVERSAMPLING * side
 
 
 def reduction(size: tuple[int, int], crops: Iterable[Sequence[int]], side: int | None) -> int:
