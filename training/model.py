@@ -43,18 +43,19 @@ def corpus(scenes: int = 3000) -> list[str]:
     return lines + [f"There is a {n}. {n.capitalize()}" for n in names] * 300
 
 
-def build_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
+def build_tokenizer(lines: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of so many tokens, trained on the lines."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     special = [AddedToken(t, special=True, normalized=False) for t in ("<pad>", "<s>", "</s>", "<image>")]
     trainer = trainers.BpeTrainer(
-        vocab_size=recipe.vocabulary,
+        vocab_size=vocabulary,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(corpus(), trainer)
+    bpe.train_from_iterator(lines, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token="<pad>",
@@ -78,7 +79,7 @@ def square_images(pixels: int) -> CLIPImageProcessorPil:
 def build_processor(recipe: Recipe) -> LlavaProcessor:
     return LlavaProcessor(
         image_processor=square_images(recipe.image_side),
-        tokenizer=build_tokenizer(recipe),
+        tokenizer=build_tokenizer(corpus(), recipe.vocabulary),
         patch_size=recipe.patch,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     LlavaForConditionalGeneration,
     LlavaProcessor,
-    PreTrainedTokenizerFast,
 )
 
 from airvlm.photo.tower import EfficientNetLiteConfig, EfficientNetLiteTower, register
-from training.model import TEMPLATE, llava, square_images
+from training.model import TEMPLATE, build_tokenizer, llava, square_images
 from training.photo import grammar, imagenet
 from training.photo.recipe import Recipe
 
@@ -35,35 +33,11 @@ def corpus(world: grammar.World, photographs: int = 3000) -> list[str]:
     return lines + [f"ASSISTANT: {grammar.NOTHING} No. Yes. No, Yes,"] * 300
 
 
-def build_tokenizer(recipe: Recipe, world: grammar.World) -> PreTrainedTokenizerFast:
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    special = [AddedToken(t, special=True, normalized=False) for t in ("<pad>", "<s>", "</s>", "<image>")]
-    trainer = trainers.BpeTrainer(
-        vocab_size=recipe.vocabulary,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(corpus(world), trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        extra_special_tokens={"image_token": "<image>"},
-        padding_side="left",
-        model_max_length=512,
-        clean_up_tokenization_spaces=False,
-    )
-
-
 def build_processor(recipe: Recipe, world: grammar.World) -> LlavaProcessor:
     """Squashes every image to a square, as the training photographs were: no part of it is cut off."""
     return LlavaProcessor(
         image_processor=square_images(recipe.image_side),
-        tokenizer=build_tokenizer(recipe, world),
+        tokenizer=build_tokenizer(corpus(world), recipe.vocabulary),
         patch_size=recipe.patch,
         vision_feature_select_strategy="full",
         num_additional_image_tokens=0,
