@@ -14,7 +14,8 @@ import pytest
 
 import airvlm.methods
 from airvlm import AIR, VLM, Method, cli, parse_method
-from airvlm.evaluation.calibration import Budget, Calibration, calibrate, parse_budget
+from airvlm.evaluation.calibrated import Calibration
+from airvlm.evaluation.calibration import Budget, calibrate, parse_budget
 from airvlm.evaluation.candidates import Candidate, candidates
 from airvlm.evaluation.plan import Asked, Batch, ModelFacts
 from airvlm.evaluation.splits import calibration_and_validation

@@ -21,7 +21,7 @@ from airvlm.cli.options import Evaluating, JsonOption, MethodsOption, RayAddress
 if (
     TYPE_CHECKING
 ):  # torch takes seconds to import: each function imports what it runs, so that --help does not
-    from airvlm.evaluation.calibration import Calibration
+    from airvlm.evaluation.calibrated import Calibration
     from airvlm.evaluation.evaluate import Worker
     from airvlm.evaluation.plan import Asked, ModelFacts
     from airvlm.evaluation.shards import Shard

@@ -3,7 +3,7 @@
 Successive halving: many settings on few items, then the better half on twice as many. What a setting is worth is its
 distance from the curve that a trivial control draws, at equal recall or yes-ratio, so that saying less wins nothing.
 The best on the calibration split is measured once on the validation split; that figure is the result, and stands beside
-what the calibration had promised. Knows nothing of files beyond the store, nor of how results are shown.
+what the calibration had promised (calibrated.py). Knows nothing of files beyond the store.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from airvlm.evaluation.calibrated import Calibration, Found, Stage
 from airvlm.evaluation.candidates import Candidate
 from airvlm.evaluation.evaluate import Worker, answer_all, first_curve
 from airvlm.evaluation.plan import Asked, ModelFacts
 from airvlm.evaluation.shards import Shard
-from airvlm.evaluation.statistics import Array, Estimate
+from airvlm.evaluation.statistics import Estimate
 from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.task_results import VANILLA, TaskResults
 
-__all__ = ["Budget", "Calibration", "Found", "Stage", "calibrate", "parse_budget"]
+__all__ = ["Budget", "calibrate", "parse_budget"]
 
 SMALLEST = 32  # items of a task in the first stage: fewer tell nothing
 SURVIVORS = 3  # settings that are measured on the validation split
@@ -58,126 +59,6 @@ def parse_budget(text: str) -> Budget:
     raise ValueError(f"--budget {text}: give a number of answers (20000) or a time (90s, 20m, 2h)")
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a setting did on the items of one stage."""
-
-    candidate: Candidate
-    gain: Estimate  # points better than the control's curve at equal recall or yes-ratio, mean over tasks
-    draws: Array = field(repr=False)  # (B,) the gain on every resample
-    figures: Mapping[str, Mapping[str, float]]  # task -> metric -> value
-    recall_change: Estimate | None  # points of recall against vanilla; None without a captioning task
-    changed: float  # share of answers that differ from vanilla's
-    fired: float  # share of answers in which it acted
-
-    def loses_recall(self, limit: float) -> bool:
-        """Whether recall is worse than vanilla's by more than the limit."""
-        return self.recall_change is not None and self.recall_change.value < -limit
-
-    def surely_loses_recall(self, limit: float) -> bool:
-        return self.recall_change is not None and self.recall_change.high < -limit
-
-    def to_json(self) -> Json:
-        return {
-            "method": self.candidate.label,
-            "gain": _plain(self.gain),
-            "recall_change": None if self.recall_change is None else _plain(self.recall_change),
-            "figures": {task: dict(values) for task, values in self.figures.items()},
-            "changed": round(self.changed, 4),
-            "fired": round(self.fired, 4),
-        }
-
-
-def _plain(estimate: Estimate) -> Json:
-    numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {k: round(v, 4) if math.isfinite(v) else None for k, v in numbers.items()} | {"n": estimate.n}
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Settings measured on the same items."""
-
-    split: str
-    items: Mapping[str, int]  # task -> items
-    found: tuple[Found, ...]  # best first
-    tasks: Mapping[str, TaskResults] = field(repr=False)
-
-    def to_json(self) -> Json:
-        return {"split": self.split, "items": dict(self.items), "settings": [f.to_json() for f in self.found]}
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The stages, and what follows from them."""
-
-    model: ModelFacts
-    stages: tuple[Stage, ...]  # on the calibration split
-    validation: Stage | None  # the survivors on the validation split; None where nothing survived
-    max_recall_loss: float
-    answers: int  # given for it, those known before not counted
-    seconds: float
-
-    @property
-    def tried(self) -> int:
-        """Settings that were tried."""
-        return len(self.stages[0].found)
-
-    @property
-    def promised(self) -> Found | None:
-        """The setting that was best on the calibration split."""
-        return self.stages[-1].found[0] if self.validation is not None else None
-
-    @property
-    def measured(self) -> Found | None:
-        """The same setting on the validation split."""
-        if self.validation is None or self.promised is None:
-            return None
-        label = self.promised.candidate.label
-        return next(f for f in self.validation.found if f.candidate.label == label)
-
-    @property
-    def recommended(self) -> Candidate | None:
-        """What to use; None for the model as it is, where nothing beats it beyond its interval."""
-        found = self.measured
-        if found is None or not found.gain.low > 0 or found.surely_loses_recall(self.max_recall_loss):
-            return None
-        return found.candidate
-
-    @property
-    def reason(self) -> str:
-        """Why, in a sentence."""
-        found, promised = self.measured, self.promised
-        if found is None or promised is None:
-            return "no setting kept recall within the limit on the calibration split"
-        told = (
-            f"{found.candidate.label} gains {found.gain.value:.2f} [{found.gain.low:.2f}, {found.gain.high:.2f}] "
-            f"points on the validation split (n = {found.gain.n}); as the best of {self.tried} settings the "
-            f"calibration split had promised {promised.gain.value:.2f}"
-        )
-        if self.recommended is not None:
-            return told
-        if not found.gain.low > 0:
-            return f"nothing beats vanilla beyond its interval: {told}"
-        return f"recall falls by more than {self.max_recall_loss:g}: {told}"
-
-    def to_json(self) -> Json:
-        """What `Method.load` and `--method @calibration.json` read, and everything that led to it."""
-        chosen = self.recommended
-        return {
-            "version": 1,
-            "method": None if chosen is None else chosen.method.to_json(),
-            "spelled": "vanilla" if chosen is None else chosen.label,
-            "model": self.model.to_json(),
-            "reason": self.reason,
-            "settings_tried": self.tried,
-            "max_recall_loss": self.max_recall_loss,
-            "answers": self.answers,
-            "seconds": round(self.seconds, 1),
-            "calibration": [stage.to_json() for stage in self.stages],
-            "validation": None if self.validation is None else self.validation.to_json(),
-        }
-
-
 def calibrate(
     ask: Callable[[str, int | None], Sequence[Asked]],  # split and most items -> the tasks, as they are asked
     settings: Sequence[Candidate],
@@ -195,10 +76,11 @@ def calibrate(
     if not settings:
         raise ValueError("no setting to search")
     known = len(store)
+    answering = _Answering(model, store, worker, shard, batch_size, progress)
     began = time.monotonic()
     if budget.seconds is not None:  # what the time buys is measured, on the first items of the first stage
         trial = ask("calibration", TRIAL)
-        _answer(trial, settings, model, store, worker, shard, batch_size, progress)
+        answering.answer(trial, settings)
         budget = replace(budget, answers=_bought(budget.seconds, trial, store, shard))
     meter = _Meter(store, known, budget)
     final = ask("validation", None)
@@ -210,9 +92,7 @@ def calibrate(
         new = _cost(asked, len(running)) - _cost(ask("calibration", _before(size, rounds)), len(running))
         if stages and not meter.affords(new, _cost(final, SURVIVORS)):
             break
-        stages.append(
-            _stage("calibration", asked, running, model, store, worker, shard, batch_size, progress)
-        )
+        stages.append(answering.stage("calibration", asked, running))
         running = _survivors(stages[-1], max_recall_loss, last=size == rounds[-1])
         if not running:
             break
@@ -225,7 +105,7 @@ def calibrate(
     validation = None
     if kept:
         asked = ask("validation", meter.most(final, len(kept)))
-        validation = _stage("validation", asked, kept, model, store, worker, shard, batch_size, progress)
+        validation = answering.stage("validation", asked, kept)
     return Calibration(
         model, tuple(stages), validation, max_recall_loss, meter.answers, time.monotonic() - began
     )
@@ -296,49 +176,41 @@ def _beside(asked: Asked) -> int:
     return 1 + len(first_curve(replace(asked, items=asked.items[:1])))
 
 
-def _stage(
-    split: str,
-    asked: Sequence[Asked],
-    settings: Sequence[Candidate],
-    model: ModelFacts,
-    store: Store,
-    worker: Worker,
-    shard: Shard,
-    batch_size: int,
-    progress: bool,
-) -> Stage:
-    """All settings, vanilla and the control's curve on these items."""
-    curves = _answer(asked, settings, model, store, worker, shard, batch_size, progress)
-    spelled: dict[str, Json | None] = {VANILLA: None, **{c.label: c.method.to_json() for c in settings}}
-    tasks = {}
-    for one in asked:
-        drawn = {label: control.to_json() for label, control in curves[one.name].items()}
-        tasks[one.name] = TaskResults.of(one, spelled, drawn, store, model.fingerprint)
-        if tasks[one.name].trade_off is None:
-            raise ValueError(
-                f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks"
-            )
-    found = [_measure(candidate, tasks) for candidate in settings]
-    found.sort(key=lambda f: -f.gain.value if math.isfinite(f.gain.value) else math.inf)
-    return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
+@dataclass(frozen=True)
+class _Answering:
+    """How items are answered: by whom, into which store, and which part of them is ours."""
 
+    model: ModelFacts
+    store: Store
+    worker: Worker
+    shard: Shard
+    batch_size: int
+    progress: bool
 
-def _answer(
-    asked: Sequence[Asked],
-    settings: Sequence[Candidate],
-    model: ModelFacts,
-    store: Store,
-    worker: Worker,
-    shard: Shard,
-    batch_size: int,
-    progress: bool,
-) -> dict[str, dict[str, Any]]:
-    """Let these items be answered under all settings; the controls of each task's curve."""
-    methods = {candidate.label: candidate.method for candidate in settings}
-    curves = {one.name: first_curve(one) for one in asked}
-    plan = [(one, {VANILLA: None, **methods, **curves[one.name]}) for one in asked]
-    answer_all(worker, plan, model, store, shard=shard, batch_size=batch_size, progress=progress)
-    return curves
+    def answer(self, asked: Sequence[Asked], settings: Sequence[Candidate]) -> dict[str, dict[str, Any]]:
+        """Let these items be answered under all settings; the controls of each task's curve."""
+        methods = {candidate.label: candidate.method for candidate in settings}
+        curves = {one.name: first_curve(one) for one in asked}
+        plan = [(one, {VANILLA: None, **methods, **curves[one.name]}) for one in asked]
+        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        answer_all(self.worker, plan, self.model, self.store, shard=self.shard, **how)
+        return curves
+
+    def stage(self, split: str, asked: Sequence[Asked], settings: Sequence[Candidate]) -> Stage:
+        """All settings, vanilla and the control's curve on these items."""
+        curves = self.answer(asked, settings)
+        spelled: dict[str, Json | None] = {VANILLA: None, **{c.label: c.method.to_json() for c in settings}}
+        tasks = {}
+        for one in asked:
+            drawn = {label: control.to_json() for label, control in curves[one.name].items()}
+            tasks[one.name] = TaskResults.of(one, spelled, drawn, self.store, self.model.fingerprint)
+            if tasks[one.name].trade_off is None:
+                raise ValueError(
+                    f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks"
+                )
+        found = [_measure(candidate, tasks) for candidate in settings]
+        found.sort(key=lambda f: -f.gain.value if math.isfinite(f.gain.value) else math.inf)
+        return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
 
 
 def _measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Found:

@@ -12,7 +12,7 @@ from airvlm.evaluation.task_results import VANILLA
 from airvlm.reporting.plots import COLOURS, SHAPES
 
 if TYPE_CHECKING:
-    from airvlm.evaluation.calibration import Calibration, Stage
+    from airvlm.evaluation.calibrated import Calibration, Stage
 
 __all__ = ["draw"]
 
