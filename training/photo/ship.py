@@ -44,9 +44,8 @@ def evaluated(task: str, model: Path, out: Path, *options: str) -> dict[str, flo
 
 
 def scores(model: Path, out: Path, photos: Path, objects: Path, descriptions: int) -> dict[str, float]:
-    labels = objects.with_suffix(".test.json")
     chair = evaluated(
-        "chair", model, out, "--data", str(photos), "--objects", str(labels), "--limit", str(descriptions)
+        "chair", model, out, "--data", str(photos), "--objects", str(objects), "--limit", str(descriptions)
     )
     pope = evaluated("pope", model, out, "--data", str(objects.with_suffix(".pope")))
     named = {name: chair[name] for name in ("CHAIR_S", "CHAIR_I", "recall")}
@@ -59,7 +58,7 @@ def main() -> None:
     parser.add_argument("objects", type=Path)
     parser.add_argument("--recipe", choices=RECIPES, default="first")
     parser.add_argument("--folder", type=Path, default=Path("training/photo/runs"))
-    parser.add_argument("--descriptions", type=int, default=500, help="test photographs to describe")
+    parser.add_argument("--descriptions", type=int, default=1000, help="test photographs to describe")
     parser.add_argument("--runs", type=Path, default=None, help="keeps the answers of the scoring here")
     chosen = parser.parse_args()
     recipe = RECIPES[chosen.recipe]
