@@ -18,7 +18,6 @@ MEMORY = 5  # updates that a step is extrapolated from
 RELAXATION = 1.6  # of an update before it is extrapolated; 1 is Sinkhorn's own
 RIDGE = 1e-3  # of the least squares that extrapolate, relative to the largest difference
 STRIDE = 3.0  # largest extrapolation, in units of eps: far from the solution its linear model is wrong
-WORSE = 2.0  # an error this many times the best one so far means that the memory misleads: forget it
 REFRESH = 20  # updates after which the scalings are absorbed into the kernel, so that they stay near 1
 LOOKS = (20, 40, 80)  # updates after which a device is asked whether all have converged: its only read-backs
 EXPONENT = 60.0  # bound of a scaling's logarithm within single precision (1e-38 .. 1e38)
@@ -140,7 +139,8 @@ def _finite(low: Tensor) -> Tensor:
 class _Solver:
     """T = diag(u) K diag(v), K = exp(-(C - f - g) / eps): x = log u is iterated, v makes the columns exact.
 
-    All vectors are rows (B, 1, n): a batched product with a single column is ten times slower on a CPU.
+    All vectors are rows (B, 1, n): a batched product with a single column is ten times slower on a CPU. On a device an
+    update of small vectors costs what launching its operations costs, so that they are kept few.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class _Solver:
     ) -> None:
         self.C, self.real, self.a, self.b, self.eps, self.tolerance = C, real, a, b, eps, tolerance
         B, _, Q = a.shape
-        self.x = torch.zeros_like(a)
+        self.absent = None if real is None else a <= 0  # (B, 1, Q) rows that do not exist
+        self.x = torch.zeros_like(a)  # since K last absorbed it
         self.v = torch.ones_like(b)
-        self.absorbed = torch.zeros_like(a)  # the part of x that is in K
         # Every row and every column of K starts with a 1 in it, whatever eps: none can underflow as a whole.
         self.K = C.clone() if real is None else C.masked_fill(~real, torch.inf)  # (B, Q, N)
         self.f = _finite(self.K.amin(-1, keepdim=True).mT)  # (B, 1, Q)
@@ -158,12 +158,17 @@ class _Solver:
         self.g = _finite(self.K.amin(-2, keepdim=True))  # (B, 1, N)
         self.K.sub_(self.g).mul_(-1 / eps).exp_()
         # A problem without tokens on one side is solved by the empty plan.
-        self.done = a.amax((-1, -2)) * b.amax((-1, -2)) <= 0  # (B,)
-        self.iterations = torch.zeros(B, dtype=torch.long, device=C.device)
-        self.best = torch.full((B, 1, 1), torch.inf, device=C.device)
+        self.open = a.amax((-1, -2), keepdim=True) * b.amax((-1, -2), keepdim=True) > 0  # (B, 1, 1)
+        self.iterations = torch.zeros(B, 1, 1, dtype=torch.long, device=C.device)
         self.last: tuple[Tensor, Tensor] | None = None  # the update before: where it led, and its step
         self.steps = C.new_zeros(B, MEMORY, Q)  # differences between the steps of following updates
         self.leads = C.new_zeros(B, MEMORY, Q)  # and between where they led
+        self.target = a.log().mul_(RELAXATION)
+
+    @property
+    def done(self) -> Tensor:
+        """(B,) problems that have converged."""
+        return ~self.open.flatten()
 
     def run(self, max_iterations: int) -> None:
         host = self.C.device.type == "cpu"
@@ -182,46 +187,48 @@ class _Solver:
         return self.K.mul_(u.mT).mul_(v)
 
     def _scalings(self) -> tuple[Tensor, Tensor]:
-        u = (self.x - self.absorbed).clamp(-EXPONENT, EXPONENT).exp()
-        u = torch.where(self.a > 0, u, 0.0)
-        return u, self.b / torch.bmm(u, self.K).clamp_min(torch.finfo(torch.float32).tiny)
+        u = self.x.clamp(-EXPONENT, EXPONENT).exp_()
+        if self.absent is not None:
+            u.masked_fill_(self.absent, 0.0)
+        return u, self.b / torch.bmm(u, self.K).clamp_min_(torch.finfo(torch.float32).tiny)
 
     def _update(self, iteration: int) -> None:
         """One update of the problems that have not converged: two passes over K."""
         u, self.v = self._scalings()
-        rows = u * torch.bmm(self.v, self.K.mT)  # (B, 1, Q) what the rows sum to
-        error = (rows - self.a).abs().sum(-1, keepdim=True)  # (B, 1, 1); the columns are exact
-        self.iterations += ~self.done
-        self.done = self.done | (error < self.tolerance).flatten()
-        step = torch.where(self.a > 0, (self.a / rows).log(), 0.0).mul_(RELAXATION)
-        step = step.nan_to_num(0.0, EXPONENT, -EXPONENT)
+        rows = torch.bmm(self.v, self.K.mT).mul_(u)  # (B, 1, Q) what the rows sum to
+        error = (rows - self.a).abs_().sum(-1, keepdim=True)  # (B, 1, 1); the columns are exact
+        self.iterations += self.open
+        self.open = self.open & (error >= self.tolerance)
+        step = torch.sub(self.target, rows.log_(), alpha=RELAXATION).nan_to_num_(0.0, EXPONENT, -EXPONENT)
+        if self.absent is not None:
+            step.masked_fill_(self.absent, 0.0)
         led = self.x + step
         if self.last is not None:
             slot = iteration % MEMORY
-            self.leads[:, slot] = (led - self.last[0]).squeeze(1)
-            self.steps[:, slot] = (step - self.last[1]).squeeze(1)
+            torch.sub(led, self.last[0], out=self.leads[:, slot : slot + 1])
+            torch.sub(step, self.last[1], out=self.steps[:, slot : slot + 1])
         self.last = (led, step)
-        self.steps.masked_fill_(error > WORSE * self.best, 0.0)
-        self.best = torch.minimum(self.best, error)
-        self.x = torch.where(self.done.view(-1, 1, 1), self.x, led + self._extrapolation(step))
+        self.x = torch.where(self.open, led - self._extrapolation(step), self.x)
 
     def _extrapolation(self, step: Tensor) -> Tensor:
-        """Anderson's: where the combination of the remembered steps that cancels this one would lead."""
+        """Anderson's: back from where the combination of the remembered steps that cancels this one would lead."""
         R = self.steps
-        gram = R @ R.mT  # (B, m, m)
-        ridge = RIDGE * gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-30)
-        gram.diagonal(dim1=-2, dim2=-1).add_(ridge.unsqueeze(-1))
+        gram = torch.bmm(R, R.mT)  # (B, m, m)
+        diagonal = gram.diagonal(dim1=-2, dim2=-1)
+        diagonal.add_(diagonal.amax(-1, keepdim=True).clamp_min_(1e-27), alpha=RIDGE)
         L, _ = torch.linalg.cholesky_ex(gram)  # the plain cholesky would read back
-        c = torch.cholesky_solve(R @ step.mT, L)  # (B, m, 1)
-        move = -(c.mT @ self.leads)  # (B, 1, Q)
-        move = move * (STRIDE / move.abs().amax(-1, keepdim=True).clamp_min(STRIDE))
-        return torch.where(move.isfinite().all(-1, keepdim=True), move, 0.0)
+        c = torch.cholesky_solve(torch.bmm(R, step.mT), L)  # (B, m, 1)
+        move = torch.bmm(c.mT, self.leads)  # (B, 1, Q)
+        far = torch.linalg.vector_norm(move, torch.inf, -1, keepdim=True).mul_(1 / STRIDE).clamp_min_(1.0)
+        return move.div_(far).nan_to_num_(0.0, 0.0, 0.0)
 
     def _absorb(self) -> None:
         """Put the scalings into K, so that u and v begin at 1 again."""
-        self.f = self.f + self.eps * (self.x - self.absorbed)
+        self.f = self.f + self.eps * self.x
         self.g = self.g + self.eps * torch.where(self.b > 0, self.v.log(), 0.0)
-        self.absorbed = self.x
+        if self.last is not None:
+            self.last = (self.last[0] - self.x, self.last[1])
+        self.x = torch.zeros_like(self.x)
         self.K.copy_(self.C).sub_(self.f.mT).sub_(self.g).mul_(-1 / self.eps).exp_()
         if self.real is not None:
             self.K.masked_fill_(~self.real, 0.0)
