@@ -1,8 +1,9 @@
 """What a method costs in prefill, at LLaVA-1.5-7B's widths: 616 tokens, 576 of them one image's.
 
 Crops are encoded beforehand (benchmarks.crops measures that). Two things are timed: the injection alone, where it
-happens, by reading, and for one, three, six and twelve crops kept; and the transport. A prefill of 32 layers takes
-minutes on a CPU, so that it is reckoned from the layers run here:
+happens, by reading, and for one, three, six and twelve crops kept; and the transport with what is made of its plan,
+on tokens drawn to be like trained ones and on random ones (tokens.py), whose updates are told. A prefill of 32 layers
+takes minutes on a CPU, so that it is reckoned from the layers run here:
 
     over vanilla at 32 = 1 + (transport + injection) / (32 layers' seconds + the rest of a vanilla pass)
 
@@ -22,7 +23,11 @@ import torch
 from airvlm import AIR
 from airvlm.hooks.method import Method
 from airvlm.hooks.run import DidNotAct
+from airvlm.methods.air.crops import CropTokens, crop_boxes
+from airvlm.methods.air.evidence import Projection, gather
+from airvlm.methods.air.transported import project
 from benchmarks import llava_widths as llava
+from benchmarks.tokens import CROPS, Tokens, at_random, like_trained
 
 KEPT = (1, 3, 6, 12)
 
@@ -73,19 +78,26 @@ class Prefill:
         return job
 
 
-def transport(prefill: Prefill, method: Method) -> Callable[[], float]:
-    """Seconds of solving one image's twelve crops, as the report counts them."""
+def transport(method: AIR, tokens: Tokens) -> Callable[[], float]:
+    """Seconds of the evidence of one image whose twelve crops are encoded."""
+    Z, X = tokens
+    crops = CropTokens(tuple(crop_boxes((640, 480), CROPS)), (640, 480), X[0], None)
 
     def job() -> float:
-        with method(prefill.model, llava.processor(), images=[[prefill.image]], check_images=False) as run:
-            started = llava.clock()
-            with llava.without_arithmetic(prefill.model):
-                prefill.forward()
-            total = llava.clock() - started
-        seconds = run.report.seconds
-        return total * seconds["transport"] / sum(seconds.values())
+        return llava.seconds(lambda: gather([Z[0]], [crops], method, _projection(method)))
 
     return job
+
+
+def spent(method: AIR, tokens: Tokens) -> int:
+    """Updates of the slowest crop."""
+    Z, X = tokens
+    crops = CropTokens(tuple(crop_boxes((640, 480), CROPS)), (640, 480), X[0], None)
+    return int(gather([Z[0]], [crops], method, _projection(method))[0].iterations)
+
+
+def _projection(method: AIR) -> Projection | None:
+    return project if method.reading == "carry" else None
 
 
 def growth(extra: dict[int, float]) -> tuple[float, float, float]:
@@ -139,25 +151,30 @@ def main() -> None:
         "air-lineage": reading("air-lineage", 3, n),
         "air-transported": AIR.transported(),
     }
-    solving = llava.interleaved({k: transport(prefill, m) for k, m in methods.items()}, given.repeats)
+    wide = {"K": llava.K, "N": llava.K, "d": llava.WIDTH}
+    kinds = {"like trained": like_trained(1, **wide), "random": at_random(1, **wide)}
+    jobs = {(name, kind): transport(m, kinds[kind]) for name, m in methods.items() for kind in kinds}
+    solving = llava.interleaved({", ".join(key): job for key, job in jobs.items()}, given.repeats)
     at_32: dict[str, float] = {}
-    for name in methods:
+    share: dict[str, float] = {}
+    rows = []
+    for name, kind in jobs:
         injected = found["extra"].get(f"{name}, 3 kept", found["extra"].get(name, 0.0))
-        layers = (
-            6 / n if name == "air-paper" else 1.0
-        )  # the paper's reading acts in six layers, the others once
-        at_32[name] = 1 + (llava.median(solving[name]) + injected * layers) / whole_pass
-    share = {name: llava.median(own) / whole_pass for name, own in solving.items()}
-    rows = [
-        [name, f"{at_32[name]:.4f}", f"{llava.median(solving[name]):.3f}", f"{share[name]:.4f}"]
-        for name in methods
+        # the paper's reading acts in six layers, the others once
+        layers = 6 / n if name == "air-paper" else 1.0
+        which, seconds = f"{name}, {kind}", llava.median(solving[f"{name}, {kind}"])
+        at_32[which], share[which] = 1 + (seconds + injected * layers) / whole_pass, seconds / whole_pass
+        updates = spent(methods[name], kinds[kind])
+        rows.append([which, f"{at_32[which]:.4f}", f"{updates}", f"{seconds:.3f}", f"{share[which]:.4f}"])
+    head = [
+        "method, tokens",
+        "over vanilla, crops apart",
+        "updates",
+        "seconds",
+        "share of prefill (at most 0.02)",
     ]
-    head = ["method", "over vanilla, crops apart", "transport seconds", "share of prefill (at most 0.02)"]
-    llava.table(
-        f"A prefill at {llava.LAYERS} layers ({whole_pass:.1f} s vanilla), extrapolated",
-        head,
-        rows,
-    )
+    title = f"A prefill at {llava.LAYERS} layers ({whole_pass:.1f} s vanilla), extrapolated; transport and its plan"
+    llava.table(title, head, rows)
     llava.write(
         "prefill",
         {

@@ -1,106 +1,178 @@
-"""Speed of the transport against POT, looped and batched, in one interleaved run.
+"""The transport: updates and time on trained tokens, agreement with POT, memory, a device's work, and speed beside POT.
 
-The job is AIR's for one image: 12 crops of 576 tokens against 100 prototypes, all of width 4096. Two parts are
-timed: the solver alone on ready costs, and the whole way from tokens to distances. POT looped is what one writes
-with it: ot.dist for the costs (from tokens) and ot.sinkhorn with its own defaults for each crop. "Eager" gives POT
-every advantage: our costs, one matrix product, and a stop at our tolerance, which its rule (an L2 norm, looked at
-after the first update already) meets earlier than ours (the sum of all marginal errors). "Torch" is the same loop on
-the float32 tensors that a model gives.
+Updates are told of the embedded models' own tokens (both on the tiny model's scenes, and the photograph model on
+--photos FOLDER where one is given), of tokens drawn to be like them at LLaVA's widths (tokens.py), and of random
+ones. AIR() matches all tokens of an image at eps 0.03, AIR.paper() its 100 prototypes at 0.1. Memory is that of one
+image's evidence at LLaVA's widths above the tokens themselves, in buffers of the size of the crops' costs. A device's
+work is counted on the tests' pretend accelerator and turned into seconds by the arithmetic that is printed.
 
-    python -m benchmarks.transport [--repeats 9]
+    python -m benchmarks.transport [--images 24] [--repeats 5] [--photos FOLDER]
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+import argparse
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-import ot
 import torch
+from PIL import Image
 
-from airvlm.methods.air.transport import cosine_cost, sinkhorn
+from airvlm import AIR
+from airvlm.bench.resident import begin_peak, peak
+from airvlm.methods.air.crops import CropTokens, crop_boxes
+from airvlm.methods.air.evidence import gather
+from airvlm.methods.air.transport import TOLERANCE, cosine_cost, sinkhorn
+from airvlm.methods.air.transported import project
 from benchmarks import llava_widths as llava
+from benchmarks import pot
+from benchmarks.tokens import CROPS, Tokens, at_random, like_trained, scenes, trained, updates
+from tests.device.pretend import FIRST, accelerator
 
-M, Q, N, d = 12, 100, 576, 4096
-TOLERANCE = 1e-4
-
-
-def tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    """Token-like vectors: a common direction (cosine about 0.5) and variation around it."""
-    generator = torch.Generator().manual_seed(0)
-    common = torch.randn(d, generator=generator)
-    return common + torch.randn(Q, d, generator=generator), common + torch.randn(M, N, d, generator=generator)
-
-
-def pot_costs(X: torch.Tensor, Y: torch.Tensor) -> np.ndarray:
-    X, Y = X / X.norm(dim=-1, keepdim=True), Y / Y.norm(dim=-1, keepdim=True)
-    return (1 - X @ Y.mT).numpy()
+SETTINGS = ((0.03, 1e-4), (0.03, 1e-6), (0.1, 1e-4), (0.1, 1e-6))  # eps, tolerance
+GPU_FLOPS, GPU_BYTES = (
+    150e12,
+    1.5e12,
+)  # an A100 in half precision: sustained products, memory read in a second
+LAUNCH, READ_BACK = 5e-6, 20e-6  # seconds that a device's queue spends on an operation, and a host on waiting
 
 
-def pot_dist(X: torch.Tensor, Y: torch.Tensor) -> np.ndarray:
-    return np.stack([ot.dist(X.numpy(), crop, metric="cosine") for crop in Y.numpy()])
+def photographs(folder: Path, count: int) -> list[Image.Image]:
+    """Some images of a folder."""
+    return [Image.open(path).convert("RGB") for path in sorted(folder.glob("*.jpg"))[:count]]
 
 
-def pot_looped(C: np.ndarray, eps: float, **stop: float) -> list[float]:
-    a, b = np.full(Q, 1 / Q), np.full(N, 1 / N)
-    return [float((ot.sinkhorn(a, b, c, eps, **stop) * c).sum()) for c in C.astype(np.float64)]
+def kinds(images: int, folder: Path | None) -> dict[str, Tokens]:
+    """Tokens to solve, by name."""
+    found = {
+        f"tiny model, {images} scenes": trained("tiny", scenes(images)),
+        "photograph model, 4 scenes": trained("photo", scenes(4)),
+    }
+    if folder is not None:
+        found["photograph model, 8 photographs"] = trained("photo", photographs(folder, 8))
+    wide = {"K": llava.K, "N": llava.K, "d": llava.WIDTH}
+    return found | {
+        "LLaVA's widths, drawn like trained": like_trained(1, **wide),
+        "LLaVA's widths, at random": at_random(1, **wide),
+    }
 
 
-def pot_torch(C: np.ndarray, eps: float) -> list[float]:
-    a, b = torch.full((Q,), 1 / Q), torch.full((N,), 1 / N)
-    return [float((ot.sinkhorn(a, b, c, eps) * c).sum()) for c in torch.from_numpy(C)]
-
-
-def pot_batched(C: np.ndarray, eps: float) -> list[float]:
-    result = ot.solve_batch(torch.from_numpy(C), reg=eps, tol=TOLERANCE, max_iter=1000)
-    return [float(value) for value in result.value_linear]
-
-
-def ours(C: np.ndarray, eps: float) -> list[float]:
-    return [float(value) for value in sinkhorn(torch.from_numpy(C), eps, tolerance=TOLERANCE).cost]
-
-
-def main() -> None:
-    given = llava.arguments(__doc__ or "", repeats=9)
-    warnings.simplefilter("ignore")  # POT warns where it does not converge; its distance is compared below
-
-    X, Y = tokens()
-    C = pot_costs(X, Y)
-    results = []
-    for eps in (0.1, 0.03):
-        distances = {
-            name: f(C, eps) for name, f in (("ours", ours), ("looped", pot_looped), ("batched", pot_batched))
-        }
-        off = max(
-            abs(a - b) for name in ("looped", "batched") for a, b in zip(distances["ours"], distances[name])
+def solved(tokens: Tokens, repeats: int) -> list[dict[str, Any]]:
+    """Updates and seconds an image, by setting; sixteen images together, as an evaluation's batches are."""
+    parts = [cosine_cost(Z.unsqueeze(1), X) for Z, X in zip(*(t.split(16) for t in tokens), strict=True)]
+    first, rows = parts[0], []
+    for eps, tolerance in SETTINGS:
+        found = [sinkhorn(C, eps, tolerance=tolerance) for C in parts]
+        taken = [
+            llava.seconds(lambda eps=eps, t=tolerance: sinkhorn(first, eps, tolerance=t))
+            for _ in range(repeats)
+        ]
+        rows.append(
+            {
+                "eps": eps,
+                "tolerance": tolerance,
+                **updates(torch.cat([T.iterations for T in found])),
+                "unconverged": sum(int((~T.converged).sum()) for T in found),
+                "milliseconds": llava.median(taken) / len(first) * 1e3,
+            }
         )
-        parts: dict[str, dict[str, Callable[[], object]]] = {
-            "solver": {
-                "ours": lambda eps=eps: ours(C, eps),
-                "POT looped": lambda eps=eps: pot_looped(C, eps),
-                "POT looped, eager": lambda eps=eps: pot_looped(C, eps, stopThr=TOLERANCE),
-                "POT looped, torch": lambda eps=eps: pot_torch(C, eps),
-                "POT batched": lambda eps=eps: pot_batched(C, eps),
-            },
-            "tokens to distances": {
-                "ours": lambda eps=eps: sinkhorn(cosine_cost(X, Y), eps, tolerance=TOLERANCE).cost.tolist(),
-                "POT looped": lambda eps=eps: pot_looped(pot_dist(X, Y), eps),
-                "POT looped, eager": lambda eps=eps: pot_looped(pot_costs(X, Y), eps, stopThr=TOLERANCE),
-                "POT batched": lambda eps=eps: pot_batched(pot_costs(X, Y), eps),
-            },
-        }
-        for part, jobs in parts.items():
-            timed = {name: lambda job=job: llava.seconds(job) for name, job in jobs.items()}
-            taken = llava.interleaved(timed, given.repeats)
-            over = {name: llava.median(own) for name, own in llava.ratios(taken, "ours").items()}
-            rows = [
-                [name, f"{llava.median(own) * 1e3:.1f}", f"{over[name]:.1f}"] for name, own in taken.items()
-            ]
-            title = f"eps {eps}, {part}, {given.repeats} interleaved turns (distances agree to {off:.0e})"
-            llava.table(title, ["", "milliseconds", "x ours"], rows)
-            results.append({"eps": eps, "part": part, "x_ours": over, "largest_difference": off})
-    llava.write("transport", {"M": M, "Q": Q, "N": N, "d": d, "results": results})
+    return rows
+
+
+def buffers(tokens: Tokens, air: AIR) -> float:
+    """Peak memory of an image's evidence above its tokens, over one buffer of 12 x 576 x 576 in float32."""
+    Z, X = tokens
+    crops = CropTokens(tuple(crop_boxes((640, 480), CROPS)), (640, 480), X[0], None)
+    gather([Z[0]], [crops], air, project)  # the libraries keep buffers of their own, as they do for vanilla
+    before = begin_peak()
+    if before is None:
+        raise OSError("the kernel does not say what this process holds: this benchmark needs Linux")
+    gather([Z[0]], [crops], air, project)
+    return (peak() - before) / (4 * CROPS * llava.K**2)
+
+
+def work_of_a_device(eps: float) -> dict[str, float]:
+    """Operations and read-backs of one image's transport, whatever its size: each update is the same."""
+    with accelerator() as log:
+        Z, X = (t.to(FIRST) for t in like_trained(1, 64, 64, 96))
+        C = cosine_cost(Z.unsqueeze(1), X)
+        log.clear()
+        sinkhorn(C, eps)
+        whole, read_backs = log.launches, len(log.read_backs)
+        log.clear()
+        sinkhorn(C, eps, max_iterations=10)
+        ten = log.launches
+        log.clear()
+        sinkhorn(C, eps, max_iterations=15)
+        update = (log.launches - ten) / 5
+        return {"launches": whole, "read_backs": read_backs, "launches_an_update": update}
+
+
+def on_a_gpu(eps: float, slowest: int) -> dict[str, float]:
+    """Seconds by arithmetic beside a prefill of 32 layers.
+
+    A device runs all crops until the look after the slowest has converged (20, 40, 80 updates): each update reads the
+    crops' kernel twice. An operation counts as one launch.
+    """
+    from airvlm.methods.air.transport import LOOKS
+
+    work = work_of_a_device(eps)
+    run = next((look for look in LOOKS if slowest <= look), slowest)
+    launches = work["launches_an_update"] * run
+    seconds = (
+        run * 2 * 4 * CROPS * llava.K**2 / GPU_BYTES + launches * LAUNCH + work["read_backs"] * READ_BACK
+    )
+    length = llava.K + llava.TEXT_TOKENS
+    prefill = 2 * length * llava.LAYERS * llava.LAYER_WEIGHTS / GPU_FLOPS
+    return {**work, "updates_run": run, "seconds": seconds, "of_a_prefill": seconds / prefill}
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=24)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--photos", type=Path, default=None)
+    given = parser.parse_args()
+    result: dict[str, Any] = {"updates": {}}
+    head = ["eps", "tolerance", "median", "90 %", "slowest", "most", "unconverged", "milliseconds"]
+    found = kinds(given.images, given.photos)
+    for name, tokens in found.items():
+        rows = solved(tokens, min(2, given.repeats))
+        result["updates"][name] = rows
+        cells = [[f"{row[k]:g}" if k != "milliseconds" else f"{row[k]:.1f}" for k in head] for row in rows]
+        title = f"{name}: updates of a crop, the slowest of the median image, milliseconds an image"
+        llava.table(title, head, cells)
+
+    own, wide = next(iter(found.values())), found["LLaVA's widths, drawn like trained"]
+    result["pot_differs"] = pot.agreement(own, wide)
+    for name, value in result["pot_differs"].items():
+        print(f"{name}: the cost differs from POT's by {value:.1e} at most, at tolerance {TOLERANCE:g}")
+    result["buffers"] = {"AIR()": buffers(wide, AIR())}
+    print(
+        f"\npeak memory of AIR()'s evidence: {result['buffers']['AIR()']:.2f} buffers of 12 x 576 x 576 (at most 3)"
+    )
+
+    result["gpu"] = {}
+    for name, eps in (("AIR()", 0.03), ("AIR.paper()", 0.1)):
+        slowest = next(row["slowest"] for row in solved_rows(result, eps))
+        gpu = result["gpu"][name] = on_a_gpu(eps, slowest)
+        print(
+            f"{name} on a GPU by arithmetic: {slowest} updates needed and {gpu['updates_run']} run, "
+            f"{gpu['launches_an_update']:.0f} launches each, {gpu['read_backs']} read-back(s): "
+            f"{gpu['seconds'] * 1e3:.1f} ms, {gpu['of_a_prefill']:.3f} of a prefill"
+        )
+    result["pot"] = pot.speeds(
+        {"drawn like trained": wide, "at random": found["LLaVA's widths, at random"]}, given.repeats
+    )
+    llava.write("transport", result)
+
+
+def solved_rows(result: dict[str, Any], eps: float) -> list[dict[str, Any]]:
+    rows = result["updates"]["LLaVA's widths, drawn like trained"]
+    return [row for row in rows if row["eps"] == eps and row["tolerance"] == TOLERANCE]
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Log:
     # dtype, elements and line of every new tensor of at least `watch` elements
     allocated: list[tuple[torch.dtype, int, str]] = field(default_factory=list)
     watch: int | None = None
-    launches: int = 0  # operations that a device would run
+    launches: int = 0  # operations that a device would run; views are none
 
     def clear(self) -> None:
         self.read_backs.clear()
@@ -136,7 +136,7 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if len(strangers) > 1:
             raise RuntimeError(f"{func}: tensors on {' and '.join(sorted(map(str, strangers)))} ({_line()})")
         target = torch.device(wanted) if wanted is not None else next(iter(devices), torch.device("cpu"))
-    log.launches += bool(devices)
+    log.launches += bool(devices) and not func.is_view
     if wanted is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     plain_args, plain = _held(tuple(args)), {name: _held(value) for name, value in kwargs.items()}
