@@ -52,8 +52,9 @@ def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_methods_take_turns_and_no_image_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretender = Pretender(monkeypatch)
-    measure(pretender.subject(), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, repeats=2)
+    pretender, methods, told = Pretender(monkeypatch), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, []
+    measure(pretender.subject(), methods, repeats=2, progress=told.append)
+    assert len(told) == len(pretender.asked) == efficiency.answers(methods, 2)  # as long as a progress bar is
     names, images = zip(*pretender.asked[1:], strict=True)  # the first answer is not measured
     turns = [names[i : i + 3] for i in range(0, 9, 3)]
     assert all(sorted(turn) == ["memvr", "vaf", "vanilla"] for turn in turns)

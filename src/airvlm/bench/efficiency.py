@@ -27,7 +27,7 @@ from airvlm.images.prompts import DESCRIBE
 from airvlm.report import Report
 from airvlm.vlm import VLM
 
-__all__ = ["Cost", "Subject", "measure", "vlm_subject", "wide_subject"]
+__all__ = ["Cost", "Subject", "answers", "measure", "vlm_subject", "wide_subject"]
 
 Ask = Callable[[Method | None, Image.Image, int], Report | None]
 
@@ -69,6 +69,11 @@ class Cost:
             "answers": len(self.seconds),
             "acted": self.acted,
         }
+
+
+def answers(methods: Mapping[str, Method | None], repeats: int) -> int:
+    """How many answers `measure` asks for, and `progress` is told of."""
+    return 1 + (repeats + 1) * len(methods)
 
 
 def measure(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from airvlm import tiny
 from airvlm.cli.asking import chosen_method, load
-from airvlm.cli.console import Failure, emit, err, out, warn
+from airvlm.cli.console import Failure, emit, out, warn
 from airvlm.cli.options import JsonOption
 
 if (
@@ -63,8 +63,9 @@ def bench(
     airvlm bench methods --model llava-hf/llava-1.5-7b-hf --tokens 64
     """
     import torch
+    from tqdm import tqdm
 
-    from airvlm.bench.efficiency import measure
+    from airvlm.bench.efficiency import answers, measure
 
     if what != "methods":
         raise Failure(f"bench cannot measure {what!r}; it measures: methods")
@@ -75,18 +76,33 @@ def bench(
     named = {name: chosen_method(name) for name in method or DEFAULT}
     if methods is not None:
         warn("--methods is deprecated: repeat --method, as in --method vanilla --method air")
-    results = []
-    for name in model or _present():
-        subject = _subject(name, layers)
-        with err().status("") as status:
-            costs = measure(subject, named, repeats=repeats, tokens=tokens, progress=status.update)
-        if json:
-            rows = [cost.to_json() for cost in costs]
-            results.append({"model": subject.name, "note": subject.note, "tokens": tokens, "methods": rows})
-        else:
+    models = model or _present()
+    measured = []
+    with tqdm(total=len(models) * answers(named, repeats), unit="answer") as bar:
+
+        def begun(what: str) -> None:
+            bar.set_description(what, refresh=False)
+            bar.update()
+
+        for name in models:
+            subject = _subject(name, layers)
+            measured.append(
+                (subject, measure(subject, named, repeats=repeats, tokens=tokens, progress=begun))
+            )
+    if not json:
+        for subject, costs in measured:
             _show(subject, costs, repeats, tokens)
-    if json:
-        emit({"threads": torch.get_num_threads(), "results": results})
+        return
+    results = [
+        {
+            "model": subject.name,
+            "note": subject.note,
+            "tokens": tokens,
+            "methods": [cost.to_json() for cost in costs],
+        }
+        for subject, costs in measured
+    ]
+    emit({"threads": torch.get_num_threads(), "results": results})
 
 
 def split(text: str) -> list[str]:
