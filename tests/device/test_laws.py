@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from airvlm.hooks import intervention
 from airvlm.hooks.method import Method
 from airvlm.methods.air.config import AIR
 from airvlm.methods.air.transport import sinkhorn
@@ -146,19 +147,33 @@ def test_transport_reads_back_at_most_thrice_whatever_the_updates(eps: float, lo
     torch.testing.assert_close(solved.plan.held, alone.plan)  # type: ignore[attr-defined]
 
 
-# MemVR mixes the whole feed-forward output in float32, and VAF holds a block of scores: the law is AIR's alone so far.
-@pytest.mark.parametrize("case", [c for c in METHODS if isinstance(c.on, AIR)], ids=lambda case: case.name)
-def test_air_does_not_widen_half_precision_for_the_whole_sequence(case: Case, log: Log) -> None:
+@methods
+def test_half_precision_is_not_widened_for_the_whole_sequence(
+    case: Case, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervention, "BLOCK", 4)  # the sequences of the tests are shorter than a block
     model, processor = tiny_models.build("llava", dtype=torch.bfloat16)
     rows = tiny_models.rows()
-    L = tiny_models.inputs(processor, rows)["input_ids"].shape[1]
+    batch = tiny_models.inputs(processor, rows)
     there = moved(model)
 
-    def widened(method: Method | None) -> Counter[str]:
+    def widened(method: Method | None, generates: bool) -> Counter[str]:
         log.clear()
-        log.watch = len(rows) * L * tiny_models.WIDTH
-        generated(there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1})
+        log.watch = batch["input_ids"].numel() * tiny_models.WIDTH
+        if generates:
+            _, run = generated(
+                there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1}
+            )
+            assert method is None or run.report.fired
+        elif method is None:
+            there(**on(batch))
+        else:
+            with method(there, processor, images=[list(images) for _, images in rows]):
+                there(**on(batch))
         wide = [(n, line) for dtype, n, line in log.allocated if dtype == torch.float32]
-        return Counter(f"{n} in {line}" for n, line in wide if " < " not in line and "airvlm/" in line)
+        ours = [(n, line) for n, line in wide if " < " not in line and "airvlm/" in line]
+        # the noised pixels have the type of the given ones, and are no part of the sequence
+        return Counter(f"{n} in {line}" for n, line in ours if "methods/noise.py" not in line)
 
-    assert not widened(case.on) - widened(None)
+    for generates in (True, False):
+        assert not widened(case.on, generates) - widened(None, generates)

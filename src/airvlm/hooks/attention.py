@@ -19,13 +19,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from airvlm.hooks.intervention import is_aside
+from airvlm.hooks.intervention import blocks, is_aside
 from airvlm.models.anatomy import Anatomy
 
 __all__ = ["ChangesScores", "ScoreChange", "attention_modules", "change_scores"]
 
 PREFIX = "airvlm_"  # before the name of the implementation that is delegated to
-BLOCK = 256  # queries whose scores are held at once
 Attend = Callable[..., tuple[Tensor, Any]]
 
 
@@ -170,12 +169,12 @@ def _attend(
             (change.multiplies, w, c.queries.to(key.device))
             for (change, _), w, c in zip(found, weights, changes_now, strict=True)
         ]
-        blocks = []
-        for start in range(first, L, BLOCK):
-            stop = min(L, start + BLOCK)
+        scored = []
+        for at in blocks(L - first):  # queries whose scores are held at once
+            start, stop = first + at.start, first + at.stop
             mask = _mask(attention_mask, start, L, T, query, stop)
-            blocks.append(_scored(query[:, :, start:stop], k, v, mask, changes, start, more))
-        part = torch.cat(blocks, 1)
+            scored.append(_scored(query[:, :, start:stop], k, v, mask, changes, start, more))
+        part = torch.cat(scored, 1)
     if out is None:
         return part, None
     queries = torch.stack([c.queries.to(out.device) for c in changes_now]).any(0)[:, first:]  # (B, R)

@@ -33,6 +33,7 @@ __all__ = [
     "Intervention",
     "Step",
     "aside",
+    "blocks",
     "is_aside",
     "norm",
     "norm_ratio",
@@ -232,6 +233,16 @@ class Intervention:
 # -- how large a change is
 
 INPUT = -1  # the decoder's input, where a layer would stand
+
+
+BLOCK = (
+    256  # token positions that are widened to float32 at once: a whole prefill would be a copy twice its size
+)
+
+
+def blocks(length: int) -> list[slice]:
+    """The token positions of a pass in blocks, for arithmetic that half precision cannot hold."""
+    return [slice(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK)]
 
 
 def norm(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Context, Intervention, Step, norm_ratio
+from airvlm.hooks.intervention import Call, Context, Intervention, Step, blocks, norm_ratio
 from airvlm.hooks.logit_lens import EntropyLens, Trigger, highest_of
 from airvlm.hooks.method import Method, Renamed
 from airvlm.methods.air.reinforced import Activation, identity, term
@@ -161,12 +161,26 @@ class Retracing(Intervention):
         if fires is None or self._memory is None:
             return None
         Z, mask = (t.to(y.device) for t in self._memory)
+        fires = fires.to(y.device)
+        new = torch.empty_like(y)
+        ratio = y.new_empty(y.shape[:2], dtype=torch.float32)
+        for at in self.parts(y.shape[1]):
+            new[:, at], ratio[:, at] = self.mixed(layer, x[:, at], y[:, at], Z, mask, fires[:, at])
+        self.changes.add(layer, step.without_padding(ratio), step.rows)
+        return new
+
+    def parts(self, length: int) -> list[slice]:
+        """Token positions that are mixed together."""
+        return blocks(length)
+
+    def mixed(
+        self, layer: int, x: Tensor, y: Tensor, Z: Tensor, mask: Tensor, fires: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """y (B, R, d) with the image mixed in where it fires (B, R), and how much that changed each token (B, R)."""
         a, size, length = self.retraced(layer, x, y, Z, mask)
         mixed = (1 - self.alpha) * y.float() + self.alpha * size / length.clamp_min(1e-30) * a
-        acts = fires.to(y.device).unsqueeze(-1) & (length > 0)  # (B, L, 1)
-        new = torch.where(acts, mixed.to(y.dtype), y)
-        self.changes.add(layer, step.without_padding(norm_ratio(new, y)), step.rows)
-        return new
+        new = torch.where(fires.unsqueeze(-1) & (length > 0), mixed.to(y.dtype), y)
+        return new, norm_ratio(new, y)
 
     def remembered(self, embeds: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
         """Every batch row's visual tokens: (B, S, d) and which are real (B, S); `visual` (B, L) is on the CPU."""

@@ -48,6 +48,10 @@ class Published(Retracing):
         B = embeds.shape[0]
         return Z.expand(B, -1, -1), torch.ones(B, len(Z), dtype=torch.bool, device=embeds.device)
 
+    def parts(self, length: int) -> list[slice]:
+        """All positions at once, in float32: the magnitudes are means over the whole batch."""
+        return [slice(0, length)]
+
     def retraced(
         self, layer: int, x: Tensor, y: Tensor, Z: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Context, Intervention, Step
+from airvlm.hooks.intervention import Call, Context, Intervention, Step, blocks
 from airvlm.hooks.method import Method
 from airvlm.hooks.second_stream import SecondStream
 from airvlm.methods.noise import noised
@@ -31,7 +31,12 @@ __all__ = ["VCD", "contrast"]
 def contrast(l: Tensor, noisy: Tensor, alpha: float, beta: float) -> Tensor:
     """(1 + alpha) l - alpha l' where l >= max l + log beta, the lowest finite value elsewhere: (..., V)."""
     low, high = torch.finfo(l.dtype).min, torch.finfo(l.dtype).max
-    mixed = ((1 + alpha) * l.float() - alpha * noisy.float()).clamp(low, high).to(l.dtype)
+    if l.dim() == 3 and l.shape[1] > 1:  # a plain pass has the logits of all positions
+        mixed = torch.empty_like(l)
+        for at in blocks(l.shape[1]):
+            mixed[:, at] = ((1 + alpha) * l[:, at].float() - alpha * noisy[:, at].float()).clamp(low, high)
+    else:
+        mixed = ((1 + alpha) * l.float() - alpha * noisy.float()).clamp(low, high).to(l.dtype)
     if beta == 0:
         return mixed
     # The lowest value and not -inf: beam search adds scores, and must not meet inf - inf.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from airvlm.hooks.intervention import Call, Context, Step, norm
+from airvlm.hooks.intervention import Call, Context, Step, blocks, norm
 from airvlm.hooks.logit_lens import EntropyLens, Trigger, highest_of
 from airvlm.hooks.templates import layer_span
 from airvlm.methods.air.evidence import ShownEvidence, WithEvidence
@@ -269,11 +269,26 @@ def reinforce(
     if strength == 0:
         R = T if positions is None else positions.shape[-1]
         return Added(ffn_out, torch.zeros(B, R, device=ffn_out.device))
+    if positions is None and len(blocks(T)) > 1:
+        out, ratio = torch.empty_like(ffn_out), ffn_out.new_empty(B, T, dtype=torch.float32)
+        for at in blocks(T):
+            part = reinforce(
+                ffn_out[:, at],
+                x[:, at],
+                memory,
+                phi=phi,
+                strength=strength,
+                memory_mask=memory_mask,
+                positions_mask=None if positions_mask is None else positions_mask[:, at],
+                gate=gate,
+            )
+            out[:, at], ratio[:, at] = part.out, part.ratio
+        return Added(out, ratio)
     if positions is None:
         base = ffn_out
     else:
-        at = positions.unsqueeze(-1).expand(-1, -1, d)  # (B, R, d)
-        base, x = ffn_out.gather(1, at), x.gather(1, at)
+        index = positions.unsqueeze(-1).expand(-1, -1, d)  # (B, R, d)
+        base, x = ffn_out.gather(1, index), x.gather(1, index)
 
     size = norm(base)  # (B, R, 1)
     if strength is None:
@@ -294,5 +309,5 @@ def reinforce(
 
     added = added.to(ffn_out.dtype)
     # scatter_add, not scatter: padding entries of `positions` may repeat a real position, and add nothing to it.
-    out = ffn_out + added if positions is None else ffn_out.scatter_add(1, at, added)
+    out = ffn_out + added if positions is None else ffn_out.scatter_add(1, index, added)
     return Added(out, ratio.squeeze(-1))
