@@ -66,7 +66,7 @@ def test_methods_take_turns_and_no_image_is_shown_twice(monkeypatch: pytest.Monk
 def test_every_method_runs_on_the_wide_model(method: Any) -> None:
     wide = WideLlava(layers=2, tower_layers=1, scale=32)
     subject = wide_subject(wide, "")
-    report = subject.ask(method, subject.sample_image(0), 2)
+    report = subject.ask(method, subject.image(0), 2)
     assert (report is None) is (method is None)
     assert report is None or report.fired
 

@@ -145,12 +145,12 @@ def test_the_faithful_form_keeps_the_kernel_and_never_holds_scores(monkeypatch: 
 
 
 def test_scores_are_held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airvlm.hooks import attention
+    from airvlm.hooks import intervention
 
     model, processor = tiny_models.shared("qwen2_5_vl")
     batch = tiny_models.inputs(processor, tiny_models.rows())
     _, whole = attention_pass(model, batch, 1, VAF(enhance=0.6))
-    monkeypatch.setattr(attention, "BLOCK", 2)
+    monkeypatch.setattr(intervention, "BLOCK", 2)
     _, blocks = attention_pass(model, batch, 1, VAF(enhance=0.6))
     np.testing.assert_allclose(blocks, whole, atol=1e-5, rtol=1e-5)
 

@@ -76,16 +76,15 @@ def bench(
     named = {name: chosen_method(name) for name in method or DEFAULT}
     if methods is not None:
         warn("--methods is deprecated: repeat --method, as in --method vanilla --method air")
-    models = model or _present()
+    subjects = [_subject(name, layers) for name in model or _present()]
     measured = []
-    with tqdm(total=len(models) * answers(named, repeats), unit="answer") as bar:
+    with tqdm(total=len(subjects) * answers(named, repeats), unit="answer") as bar:
 
         def begun(what: str) -> None:
             bar.set_description(what, refresh=False)
             bar.update()
 
-        for name in models:
-            subject = _subject(name, layers)
+        for subject in subjects:
             measured.append(
                 (subject, measure(subject, named, repeats=repeats, tokens=tokens, progress=begun))
             )

@@ -208,18 +208,27 @@ class Intervention:
         """What happened in the latest call; all that is on a device is read in one go."""
         counts, self.measured = self.changes.read(self.rows, self.measures())
         shows = [False] * self.rows if self.shows is None else self.shows.tolist()
-        rows = tuple(self._report(r, counts[r], shows[r]) for r in range(self.rows))
-        return self._report(None, Counts.joined(counts), any(shows), rows=rows, seconds=dict(self.seconds))
+        method, off = self.method.to_json(), self.method.off
+        rows = tuple(self._report(method, off, r, counts[r], shows[r]) for r in range(self.rows))
+        whole = Counts.joined(counts)
+        return self._report(method, off, None, whole, any(shows), rows=rows, seconds=dict(self.seconds))
 
-    def _report(self, row: int | None, counts: Counts, shows: bool, **more: Any) -> Report:
-        off = self.method.off
+    def _report(
+        self,
+        method: dict[str, Any],
+        off: str | None,
+        row: int | None,
+        counts: Counts,
+        shows: bool,
+        **more: Any,
+    ) -> Report:
         acted = counts.tokens > 0
         reason = None
         if not acted:
             missing = self.method.needs_images and not shows
             reason = off or ("there is no image in this row" if missing else self.reason(row))
         return Report(
-            method=self.method.to_json(),
+            method=method,
             fired=acted,
             reason=reason,
             tokens=counts.tokens,

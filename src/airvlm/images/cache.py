@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -150,10 +151,16 @@ def weights_state(model: nn.Module) -> Hashable:
             if parameter is not None:
                 versions += parameter._version
                 kinds.add((parameter.dtype, parameter.device))
-        if isinstance(getattr(type(module), "disable_adapters", None), property):  # PEFT's own layers
+        if _is_adapted(type(module)):
             own: Any = module
             adapters.append((str(own.active_adapters), own.disable_adapters, str(own.merged_adapters)))
     return versions, frozenset(kinds), hash(tuple(adapters))
+
+
+@cache
+def _is_adapted(kind: type[nn.Module]) -> bool:
+    """PEFT's own layers."""
+    return isinstance(getattr(kind, "disable_adapters", None), property)
 
 
 def nbytes(value: Any) -> int:
