@@ -158,8 +158,8 @@ def weights_state(model: nn.Module) -> Hashable:
 
 
 @cache
-def _is_adapted(kind: type[nn.Module]) -> bool:
-    """PEFT's own layers."""
+def _is_adapted(kind: Hashable) -> bool:
+    """Whether a class is one of PEFT's own layers."""
     return isinstance(getattr(kind, "disable_adapters", None), property)
 
 
