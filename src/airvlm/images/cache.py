@@ -151,14 +151,14 @@ def weights_state(model: nn.Module) -> Hashable:
             if parameter is not None:
                 versions += parameter._version
                 kinds.add((parameter.dtype, parameter.device))
-        if _is_adapted(type(module)):
-            own: Any = module
+        own: Any = module
+        if _is_adapted(own.__class__):
             adapters.append((str(own.active_adapters), own.disable_adapters, str(own.merged_adapters)))
     return versions, frozenset(kinds), hash(tuple(adapters))
 
 
 @cache
-def _is_adapted(kind: Hashable) -> bool:
+def _is_adapted(kind: Any) -> bool:
     """Whether a class is one of PEFT's own layers."""
     return isinstance(getattr(kind, "disable_adapters", None), property)
 
