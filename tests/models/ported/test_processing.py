@@ -119,3 +119,16 @@ def test_glm_takes_one_image_a_prompt_in_either_form(processor: Any) -> None:
     assert processor(text=text, images=sample_image(1))["input_ids"] == ours["input_ids"]
     with pytest.raises(ValueError, match="one image a prompt"):
         processor(text=2 * processor.placeholder, images=[sample_image(1), sample_image(2)])
+
+
+@model_types
+def test_a_folder_saved_under_the_image_processors_former_name_is_read(
+    processor: Any, tmp_path: Path
+) -> None:
+    processor.save_pretrained(tmp_path)
+    file = tmp_path / "processor_config.json"
+    saved = file.read_text()
+    assert '"SquareImageProcessor"' in saved
+    file.write_text(saved.replace("SquareImageProcessor", "SquarePictureProcessor"))
+    images = type(processor).from_pretrained(tmp_path).image_processor
+    assert type(images) is SquareImageProcessor and images.size == processor.image_processor.size

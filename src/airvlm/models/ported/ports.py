@@ -26,9 +26,15 @@ from airvlm.models.families import is_port as recognises
 from airvlm.models.glm_4v import tokenizer as glm_tokenizer
 from airvlm.models.glm_4v.model import Glm4VConfig, Glm4VForConditionalGeneration
 from airvlm.models.ported import names
-from airvlm.models.ported.processing import Glm4VProcessor, QwenVLProcessor, SquareImageProcessor
+from airvlm.models.ported.processing import (
+    Glm4VProcessor,
+    QwenVLProcessor,
+    SquareImageProcessor,
+    SquarePictureProcessor,
+)
 from airvlm.models.qwen_vl import tokenizer as qwen_tokenizer
 from airvlm.models.qwen_vl.model import QwenVLConfig, QwenVLForConditionalGeneration
+from airvlm.models.qwen_vl.vision import QwenVLVisionConfig
 
 __all__ = ["PORTS", "Port", "recognises", "register"]
 
@@ -84,3 +90,6 @@ def register() -> None:
         AutoTokenizer.register(port.config, port.processor.official_tokenizer, exist_ok=True)
         # By class, not by model_type: text-only Qwen and ChatGLM share the latter and have other weights.
         register_checkpoint_conversion_mapping(port.model.__name__, port.conversions(), overwrite=True)
+    # found by its class's name alone; the configuration it stands under is one that has no image processor
+    former = {"pil": SquarePictureProcessor}
+    AutoImageProcessor.register(QwenVLVisionConfig, image_processor_classes=former, exist_ok=True)

@@ -79,6 +79,13 @@ class SquareImageProcessor(BaseImageProcessor):
         return (x - mean) / std
 
 
+class SquarePictureProcessor(SquareImageProcessor):
+    """The former name, by which folders that were saved before ask for it; what they get has the new one."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return SquareImageProcessor(*args, **kwargs)
+
+
 def by_row(images: Any) -> list[list[Any]]:
     """One image, a list of images, or a list of them for each row -> images of each row."""
     if images is None:
