@@ -84,7 +84,7 @@ def test_what_cannot_be_analysed_is_said_in_one_line(
 
 def test_with_labels_only_labelled_images_are_used(vlm: VLM, tmp_path: Path) -> None:
     for i in range(4):
-        tiny_models.picture(i, (48, 40)).save(tmp_path / f"{i}.png")
+        tiny_models.sample_image(i, (48, 40)).save(tmp_path / f"{i}.png")
     labels = tmp_path / "objects.json"
     labels.write_text('{"1.png": ["cup"], "3.png": ["dog"]}')
     assert [s.name for s in load_samples(vlm, 4, tmp_path, labels)] == ["1", "3"]
