@@ -70,6 +70,7 @@ def test_a_table_stands_beside_the_papers_with_intervals_and_marks(
     said = _run(capsys, *words)
     assert (tmp_path / "answers.jsonl").read_bytes() == before  # nothing is asked twice
     assert "of the paper's figures lie outside our interval" in said
+    assert (tmp_path / "table8.png").stat().st_size > 5_000
     assert "what nobody can reproduce" in said
 
 

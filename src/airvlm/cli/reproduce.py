@@ -219,11 +219,22 @@ def _show(
             console.print(note, markup=False, soft_wrap=True)
         _beyond(table)
         console.print(f"answers: {run.folder}", markup=False, soft_wrap=True)
+    _draw(run.folder / f"{table.name}.png", everything)
     problems = run.problems()
     for problem in problems:
         warn(problem)
     if problems:
         raise typer.Exit(1)
+
+
+def _draw(path: Path, cells: Sequence[Compared]) -> None:
+    from airvlm.reporting import plots
+    from airvlm.reporting.reproduction_plot import draw_changes
+
+    if not plots.available():
+        warn("no drawing: pip install 'airvlm[plots]'")
+    elif draw_changes(path, cells):
+        err().print(str(path), markup=False, soft_wrap=True)
 
 
 def _beyond(table: PaperTable) -> None:
