@@ -23,7 +23,17 @@ from airvlm.images.load import load_image
 from airvlm.tasks.base import Item, Task
 from airvlm.tiny import BundledScene
 
-__all__ = ["Asked", "Batch", "Job", "ModelFacts", "batches", "chunks", "image_digest", "noisy", "versions"]
+__all__ = [
+    "Asked",
+    "Batch",
+    "ModelFacts",
+    "Planned",
+    "batches",
+    "chunks",
+    "image_digest",
+    "noisy",
+    "versions",
+]
 
 LIKE_LENGTH = 16  # prompts whose lengths fall into one step of this many characters run together
 
@@ -87,7 +97,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Job:
+class Planned:
     """One question with what is needed to ask it."""
 
     question: Query
@@ -102,7 +112,7 @@ class Batch:
 
     label: str
     method: Any  # a Method, or None for plain greedy decoding
-    jobs: tuple[Job, ...]
+    jobs: tuple[Planned, ...]
     chunk: int = 0  # batches of one chunk are about the same images
 
     @property
@@ -143,7 +153,7 @@ def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int)
             versions=known,
         )
         options = tuple(item.meta["options"]) if "protocol" in asked.generation else None
-        jobs.append(Job(question, item.image, options, settings))
+        jobs.append(Planned(question, item.image, options, settings))
     # stable: items about one image, which tasks list together, stay together, and its features are reused
     jobs.sort(key=lambda job: len(job.question.prompt) // LIKE_LENGTH)
     return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]

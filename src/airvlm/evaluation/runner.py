@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from airvlm.evaluation.plan import Batch, Job, ModelFacts, noisy
+from airvlm.evaluation.plan import Batch, ModelFacts, Planned, noisy
 from airvlm.evaluation.store import Json, Record, Store
 from airvlm.images.load import load_image
 
@@ -107,14 +107,14 @@ def _images(batch: Batch, kept: dict[str, Any]) -> list[Any]:
     return images
 
 
-def _likelihood(vlm: Any, method: Any, job: Job, image: Any, facts: ModelFacts) -> Record:
+def _likelihood(vlm: Any, method: Any, job: Planned, image: Any, facts: ModelFacts) -> Record:
     """The answer is what the model finds each option worth, as the task's parser reads it."""
     values = vlm.likelihood(image, job.question.prompt, job.options, method=method)
     text = json.dumps([round(float(value), 6) for value in values])
     return Record(job.question, text=text, finished=True, extra=_extra(job, facts))
 
 
-def _extra(job: Job, facts: ModelFacts) -> Json:
+def _extra(job: Planned, facts: ModelFacts) -> Json:
     return {"model": facts.name, "device": facts.device, "settings": job.settings}
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from airvlm.hooks.intervention import Call, is_aside
 
-__all__ = ["Block", "BlockRefused", "Blocks", "ModelBusy", "Turn", "Turns", "turns_of"]
+__all__ = ["BlockRefused", "Blocks", "ModelBusy", "OpenBlock", "Turn", "Turns", "turns_of"]
 
 _LOCK = threading.Lock()
 _TURNS: WeakKeyDictionary[nn.Module, Turns] = WeakKeyDictionary()  # gone with its model
@@ -107,7 +107,7 @@ class BlockRefused(RuntimeError):
     """A model is used while another thread's block, or a call under way, has it."""
 
 
-class Block(Protocol):
+class OpenBlock(Protocol):
     """A method at work on a model."""
 
     @property
@@ -124,7 +124,7 @@ class Blocks:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
         self.owner = threading.current_thread()
-        self.open: list[Block] = []  # outermost first
+        self.open: list[OpenBlock] = []  # outermost first
         self.calling: threading.Thread | None = None  # the thread inside generate
         self._depth = 0  # of generate calls within one another
         self._own = model.__dict__.get("generate")  # what somebody else put on the instance before
@@ -132,7 +132,7 @@ class Blocks:
         self._tripwires: list[Any] = []
 
     @classmethod
-    def enter(cls, model: nn.Module, block: Block) -> Blocks:
+    def enter(cls, model: nn.Module, block: OpenBlock) -> Blocks:
         """Open a block. Refused while another thread has one open, or a call under one is still running."""
         with _LOCK:
             blocks = _OPEN.get(id(model))
@@ -153,7 +153,7 @@ class Blocks:
             blocks._shadow()
         return blocks
 
-    def leave(self, block: Block) -> str | None:
+    def leave(self, block: OpenBlock) -> str | None:
         """Close a block, in whatever order. Which call was stopped by that, in words, where one was running."""
         with _LOCK:
             last = self.open[-1] is block
@@ -213,7 +213,7 @@ class Blocks:
         self.model.__dict__["generate"] = generate
 
     def generate(
-        self, blocks: tuple[Block, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, handed: bool
+        self, blocks: tuple[OpenBlock, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, handed: bool
     ) -> Any:
         """One call under the blocks open now. `handed`: a thread that is not the owner's may make it."""
         assert self._original is not None
@@ -245,7 +245,7 @@ class Blocks:
                 if p.kind is p.POSITIONAL_OR_KEYWORD
             ]
             arguments = dict(zip(names, args, strict=False)) | kwargs
-            begun: list[Block] = []
+            begun: list[OpenBlock] = []
             try:
                 for block in acting:
                     arguments = block.begin_call(arguments).arguments

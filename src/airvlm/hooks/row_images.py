@@ -19,7 +19,7 @@ from airvlm.images.cache import content_key
 from airvlm.images.load import LoadedImage, read_image
 from airvlm.models.anatomy import Anatomy
 
-__all__ = ["AnyImage", "RowImage", "RowImages", "Shown", "WrongImages"]
+__all__ = ["AnyImage", "ImageTokens", "RowImage", "RowImages", "WrongImages"]
 
 AnyImage = Image.Image | Tensor  # an original, or the (3, H, W) pixels that the model gets
 TOLERANCE = 0.05  # mean difference of normalised pixels, of about 4 between black and white: half precision, resampling
@@ -39,7 +39,7 @@ class RowImage:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ImageTokens:
     """Images of one batch row whose tokens cannot be told apart (mostly just one), and where their tokens lie."""
 
     row: int
@@ -84,7 +84,7 @@ class RowImages:
             if bool(torch.isin(ids, self.anatomy.image_token_id).any()):
                 self._refuse()
 
-    def shown(self, step: Step) -> list[Shown]:
+    def shown(self, step: Step) -> list[ImageTokens]:
         """The images of each row of the caller's batch, in a pass with image tokens."""
         assert step.visual is not None
         visual = step.on_host()[:: step.expand]  # (rows, L): copies of a row show the same
@@ -96,10 +96,10 @@ class RowImages:
                 continue
             parts = _shares(positions, [image.pixels for image in images])
             if parts is None:
-                shown.append(Shown(row, positions.to(step.visual.device), tuple(images)))
+                shown.append(ImageTokens(row, positions.to(step.visual.device), tuple(images)))
             else:
                 shown += [
-                    Shown(row, part.to(step.visual.device), (image,))
+                    ImageTokens(row, part.to(step.visual.device), (image,))
                     for part, image in zip(parts, images, strict=True)
                 ]
         return shown

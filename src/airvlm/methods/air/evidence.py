@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from airvlm.hooks.intervention import Call, Context, Intervention, Step
-from airvlm.hooks.row_images import AnyImage, Shown
+from airvlm.hooks.row_images import AnyImage, ImageTokens
 from airvlm.images.cache import cache_of, serial, weights_state
 from airvlm.methods.air.crops import Box, Cropping, CropTokens, encode_crops
 from airvlm.methods.air.prototypes import how_many, prototypes
@@ -289,7 +289,7 @@ class WithEvidence(Intervention):
             self.matched = [[] for _ in range(step.rows)]
         return any(self.matched)
 
-    def _evidence(self, shown: list[Shown], Z: list[Tensor]) -> list[Evidence]:
+    def _evidence(self, shown: list[ImageTokens], Z: list[Tensor]) -> list[Evidence]:
         """The evidence of images and their tokens; where it is not kept, it is gathered for all of them together."""
 
         def gathered(missing: list[int]) -> list[Evidence]:
@@ -305,7 +305,7 @@ class WithEvidence(Intervention):
         cache = cache_of(self.context.anatomy.model)
         return cache.get_with_tokens("evidence", self._keys(shown), Z, gathered)
 
-    def _keys(self, shown: list[Shown]) -> list[Hashable]:
+    def _keys(self, shown: list[ImageTokens]) -> list[Hashable]:
         """All that evidence depends on, but for the tokens themselves."""
         processor = getattr(self.context.processor, "image_processor", self.context.processor)
         # as text: top_q = 1 is one prototype and 1.0 is all of them, and the two are equal
@@ -321,7 +321,7 @@ class WithEvidence(Intervention):
             for part in shown
         ]
 
-    def _crops(self, shown: list[Shown]) -> list[CropTokens]:
+    def _crops(self, shown: list[ImageTokens]) -> list[CropTokens]:
         wanted = [[self._source(image.key) for image in part.images] for part in shown]
         keys = list(dict.fromkeys(key for part in wanted for key in part))
         images = [self._images[key] for key in keys]
