@@ -13,11 +13,12 @@ demo: $(STAMP)
 	$(BIN)/airvlm demo
 
 # two workers of one thread each: the models of the tests are too small to gain from more
+# (a file's tests stay together, since they share what they build)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 test: $(STAMP)
-	$(PYTEST) --junit-xml=out/durations.xml
+	$(PYTEST) --durations=20 --junit-xml=out/durations.xml
 
-# the tests that need less than a second each; which ones do not is measured (tests/slow.txt)
+# the tests that need less than half a second each; which ones do not is measured (tests/slow.txt)
 test-fast: $(STAMP)
 	$(PYTEST) --fast
 

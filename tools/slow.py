@@ -1,4 +1,7 @@
-"""`python -m tools.slow REPORT.xml`: which tests need a second or more, from a junit report, to tests/slow.txt.
+"""`python -m tools.slow REPORT.xml`: which tests need half a second or more, from a junit report, to tests/slow.txt.
+
+A test whose parameters need ten seconds together is slow too: 133 pairs of a method and a family, a tenth of a second
+each, are no quick look.
 
 `make test` writes the report, `make durations` calls this. Knows nothing of what the tests do.
 """
@@ -11,19 +14,23 @@ from pathlib import Path
 
 __all__ = ["slow_tests"]
 
-LIMIT = 1.0  # seconds of a test, its fixtures included
+LIMIT = 0.5  # seconds of a test, its fixtures included
+TOGETHER = 10.0  # seconds of all its parameters
 LIST = Path(__file__).parent.parent / "tests" / "slow.txt"
-HEAD = "# Tests that need a second or more, as `make durations` measured them; `make test-fast` leaves them out.\n"
+HEAD = (
+    "# Tests that need half a second or more, or ten with all their parameters, as `make durations` measured them;\n"
+    "# `make test-fast` leaves them out.\n"
+)
 
 
-def slow_tests(report: str, limit: float = LIMIT) -> list[str]:
+def slow_tests(report: str, limit: float = LIMIT, together: float = TOGETHER) -> list[str]:
     """`path/to/test_file.py::test_name` of every slow test; one slow parameter makes its test slow."""
-    found = set()
+    seconds: dict[str, list[float]] = {}
     for case in ET.fromstring(report).iter("testcase"):
-        if float(case.get("time", 0)) >= limit:
-            path = case.get("classname", "").replace(".", "/") + ".py"
-            found.add(f"{path}::{case.get('name', '').split('[')[0]}")
-    return sorted(found)
+        path = case.get("classname", "").replace(".", "/") + ".py"
+        name = f"{path}::{case.get('name', '').split('[')[0]}"
+        seconds.setdefault(name, []).append(float(case.get("time", 0)))
+    return sorted(name for name, own in seconds.items() if max(own) >= limit or sum(own) >= together)
 
 
 def main(report: Path) -> None:

@@ -23,12 +23,19 @@ def vlm() -> VLM:
     return VLM.load("tiny")
 
 
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All questions at once, by the command line."""
+    out = tmp_path_factory.mktemp("analysed")
+    assert cli.run(["analyse", "all", "--model", "tiny", "--images-used", "2", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_each_question_is_answered_with_numbers_and_a_drawing(name: str, vlm: VLM, tmp_path: Path) -> None:
-    found = answer(name, vlm, AIR(), 2, progress=False)
-    drawing, numbers = found.save(tmp_path)
-    assert Image.open(drawing).size[0] > 300
-    told = json.loads(numbers.read_text())
+def test_each_question_is_answered_with_numbers_and_a_drawing(name: str, analysed: Path) -> None:
+    assert Image.open(analysed / f"{name}.png").size[0] > 300
+    told = json.loads((analysed / f"{name}.json").read_text())
     assert told["n"] == 2
     assert told["finding"].endswith(".")
 
@@ -94,8 +101,7 @@ def test_with_labels_only_labelled_images_are_used(vlm: VLM, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_all_analyses_make_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["analyse", "all", "--model", "tiny", "--images-used", "2", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "index.html").read_text()
+def test_all_analyses_make_one_page(analysed: Path) -> None:
+    page = (analysed / "index.html").read_text()
     assert all(f'<h2 id="{name}">' in page for name in NAMES)
     assert page.count("data:image/png") == len(NAMES)

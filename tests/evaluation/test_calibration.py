@@ -209,7 +209,7 @@ def test_the_command_calibrates_the_embedded_model(
         "--settings",
         "3",
         "--limit",
-        "40",
+        "12",
         "--workers",
         "1",
     ]
