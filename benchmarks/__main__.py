@@ -11,7 +11,8 @@ import time
 
 # each benchmark with what makes it short
 QUICK: dict[str, list[str]] = {
-    "transport": ["--repeats", "1"],
+    "transport": ["--images", "8", "--repeats", "1"],
+    "second": ["--repeats", "4", "--layers", "2"],
     "decode": ["--layers", "8", "--repeats", "1"],
     "prefill": ["--repeats", "1"],
     "crops": ["--crops", "1", "--repeats", "1"],
@@ -31,7 +32,8 @@ def main() -> None:
         failed += [name] if done.returncode else []
     if not quick:
         print("\n== airvlm bench methods", flush=True)
-        done = subprocess.run([sys.executable, "-m", "airvlm", "bench", "methods"])
+        fewer = ["--repeats", "3", "--tokens", "16"]
+        done = subprocess.run([sys.executable, "-m", "airvlm", "bench", "methods", *fewer])
         failed += ["bench methods"] if done.returncode else []
     print(f"\nAll of them took {(time.perf_counter() - started) / 60:.1f} minutes.")
     if failed:

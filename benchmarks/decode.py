@@ -4,7 +4,7 @@ One step reads every weight once. The paper's and the transported reading act in
 looks through the head (0.65 of a layer's weights) after each watched layer until it fires, so its cost depends on
 where that is: at the first look, or never.
 
-    python -m benchmarks.decode [--layers 32] [--repeats 9] [--steps 4]
+    python -m benchmarks.decode [--layers 32] [--repeats 5] [--steps 2]
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def step(
 
 @torch.no_grad()
 def main() -> None:
-    given = llava.arguments(__doc__ or "", layers=llava.LAYERS, repeats=9, steps=4)
+    given = llava.arguments(__doc__ or "", layers=llava.LAYERS, repeats=5, steps=2)
     model, image = llava.build(given.layers), llava.sample_image()
     features = llava.encoded(model, image)
     jobs = {

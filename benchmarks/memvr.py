@@ -5,7 +5,7 @@ time; ours reads the last position, inside the window, until a layer fired. Deco
 (weights shared by layers, see llava_widths.py). A prefill of 32 layers takes minutes on a CPU, so it is measured with
 few layers, all but the last of them looked at, and carried to 32 by the arithmetic that is printed.
 
-    python -m benchmarks.memvr [--layers 32] [--prefill-layers 2] [--repeats 5] [--prefill-repeats 2]
+    python -m benchmarks.memvr [--layers 32] [--prefill-layers 2] [--repeats 3] [--prefill-repeats 2]
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def carried(seconds: dict[str, float], layers: int) -> dict[str, float]:
 @torch.no_grad()
 def main() -> None:
     given = llava.arguments(
-        __doc__ or "", layers=llava.LAYERS, prefill_layers=2, repeats=5, prefill_repeats=2
+        __doc__ or "", layers=llava.LAYERS, prefill_layers=2, repeats=3, prefill_repeats=2
     )
     warnings.simplefilter("ignore", DidNotAct)  # one case is meant not to act
     image = llava.sample_image()

@@ -9,7 +9,7 @@ takes minutes on a CPU, so that it is reckoned from the layers run here:
 
 where the injection of the paper's reading is scaled from the layers reinforced here to its six.
 
-    python -m benchmarks.prefill [--layers 2] [--repeats 5]
+    python -m benchmarks.prefill [--layers 2] [--repeats 3]
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def injections(prefill: Prefill, n: int, repeats: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def main() -> None:
-    given = llava.arguments(__doc__ or "", layers=2, repeats=5)
+    given = llava.arguments(__doc__ or "", layers=2, repeats=3)
     warnings.simplefilter("ignore", DidNotAct)
     prefill, n = Prefill(given.layers), given.layers
     found = injections(prefill, n, given.repeats)
