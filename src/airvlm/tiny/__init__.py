@@ -10,11 +10,13 @@ import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airvlm.tiny import grammar
-from airvlm.tiny.files import SceneFile, scene_file
 from airvlm.tiny.world import Placed, Scene
+
+if TYPE_CHECKING:
+    from airvlm.tiny.files import SceneFile
 
 __all__ = ["KINDS", "SPLITS", "BundledScene", "Question", "model_card", "model_path", "questions", "scenes"]
 
@@ -36,6 +38,8 @@ class BundledScene:
     @property
     def file(self) -> SceneFile:
         """The image's file, drawn now if nobody has asked for it before."""
+        from airvlm.tiny.files import scene_file  # draws: the command line's help needs none of that
+
         return scene_file(self.id, self.scene, self.content_hash, self.pixels_hash)
 
     @property
