@@ -10,12 +10,13 @@ from vllm_models import CONFIGS, padded_tiny, random_model
 
 from airvlm import AIR, VLM
 from airvlm.images.load import load_image
+from airvlm.methods.air import transport
 from airvlm.tiny import scenes
 
 
 @pytest.fixture(scope="module")
 def images() -> list[Any]:
-    return [load_image(scene.path) for scene in scenes("test")[:9]]
+    return [load_image(scene.path) for scene in scenes("test")[:10]]
 
 
 def test_with_prefix_caching_two_questions_share_an_image_and_two_methods_do_not(tmp_path, images):
@@ -50,7 +51,7 @@ def test_with_prefix_caching_two_questions_share_an_image_and_two_methods_do_not
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))
-def test_other_families_answer_and_embed_as_in_transformers(family, tmp_path, images):
+def test_other_families_answer_and_embed_as_in_transformers(family, tmp_path, images, monkeypatch):
     folder = random_model(family, tmp_path / family)
     vlm = VLM.load(folder)
     shown = [image.crop((0, 0, 320, 200)) if i % 2 else image for i, image in enumerate(images[:8])]
@@ -66,7 +67,9 @@ def test_other_families_answer_and_embed_as_in_transformers(family, tmp_path, im
             texts.append(got)
         assert texts[0] != texts[1], "no answer differs from vanilla: the test could not tell them apart"
         assert counts(llm) == {"fired": 8, "off": 8}
-        for image in shown[:2]:
+        # two towers round differently, and a crop may then stop an update earlier in one of them: not at this tolerance
+        monkeypatch.setattr(transport, "TOLERANCE", 1e-6)
+        for image in (images[8], images[9].crop((0, 0, 320, 200))):  # new ones: those above have their evidence
             prompt = vlm.encoder.read(image, "word1").prompt
             for setting, method in ((None, AIR()), (False, None)):
                 ours = embedded(llm, prompt, image, setting)
