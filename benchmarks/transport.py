@@ -12,6 +12,7 @@ work is counted on the tests' pretend accelerator and turned into seconds by the
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from PIL import Image
 
 from airvlm import AIR
 from airvlm.bench.resident import begin_peak, peak
+from airvlm.methods.air.convergence import EVERY, FIRST
 from airvlm.methods.air.crops import CropTokens, crop_boxes
 from airvlm.methods.air.evidence import gather
 from airvlm.methods.air.transport import TOLERANCE, cosine_cost, sinkhorn
@@ -27,7 +29,8 @@ from airvlm.methods.air.transported import project
 from benchmarks import llava_widths as llava
 from benchmarks import pot
 from benchmarks.tokens import CROPS, Tokens, at_random, like_trained, scenes, trained, updates
-from tests.device.pretend import FIRST, accelerator
+from tests.device.pretend import FIRST as DEVICE
+from tests.device.pretend import accelerator
 
 SETTINGS = ((0.03, 1e-4), (0.03, 1e-6), (0.1, 1e-4), (0.1, 1e-6))  # eps, tolerance
 GPU_FLOPS, GPU_BYTES = (
@@ -94,7 +97,7 @@ def buffers(tokens: Tokens, air: AIR) -> float:
 def work_of_a_device(eps: float) -> dict[str, float]:
     """Operations and read-backs of one image's transport, whatever its size: each update is the same."""
     with accelerator() as log:
-        Z, X = (t.to(FIRST) for t in like_trained(1, 64, 64, 96))
+        Z, X = (t.to(DEVICE) for t in like_trained(1, 64, 64, 96))
         C = cosine_cost(Z.unsqueeze(1), X)
         log.clear()
         sinkhorn(C, eps)
@@ -111,20 +114,25 @@ def work_of_a_device(eps: float) -> dict[str, float]:
 def on_a_gpu(eps: float, slowest: int) -> dict[str, float]:
     """Seconds by arithmetic beside a prefill of 32 layers.
 
-    A device runs all crops until the look after the slowest has converged (20, 40, 80 updates): each update reads the
-    crops' kernel twice. An operation counts as one launch.
+    A device runs all crops until the host hears that the slowest has converged: it is waited for at update FIRST, and
+    tells every EVERY updates from there on, which is reckoned to be heard EVERY updates late. Each update reads the
+    crops' kernel twice. An operation counts as one launch, a look as three.
     """
-    from airvlm.methods.air.transport import LOOKS
-
     work = work_of_a_device(eps)
-    run = next((look for look in LOOKS if slowest <= look), slowest)
-    launches = work["launches_an_update"] * run
+    run = FIRST if slowest <= FIRST else EVERY * (math.ceil(slowest / EVERY) + 1)
+    launches = work["launches_an_update"] * run + 3 * (run - FIRST) // EVERY
     seconds = (
         run * 2 * 4 * CROPS * llava.K**2 / GPU_BYTES + launches * LAUNCH + work["read_backs"] * READ_BACK
     )
     length = llava.K + llava.TEXT_TOKENS
     prefill = 2 * length * llava.LAYERS * llava.LAYER_WEIGHTS / GPU_FLOPS
-    return {**work, "updates_run": run, "seconds": seconds, "of_a_prefill": seconds / prefill}
+    return {
+        **work,
+        "launches": launches,
+        "updates_run": run,
+        "seconds": seconds,
+        "of_a_prefill": seconds / prefill,
+    }
 
 
 @torch.no_grad()
@@ -156,7 +164,7 @@ def main() -> None:
     )
 
     result["gpu"] = {}
-    for name, eps in (("AIR()", 0.03), ("AIR.paper()", 0.1)):
+    for name, eps in (("AIR()", AIR().eps), ("AIR.paper()", AIR.paper().eps)):
         slowest = next(row["slowest"] for row in solved_rows(result, eps))
         gpu = result["gpu"][name] = on_a_gpu(eps, slowest)
         print(

@@ -2,8 +2,9 @@
 
 It keeps two rules of a real one. An operation between it and a tensor of another device raises (0-dimensional CPU
 tensors and CPU indices excepted, as on CUDA), and whatever a real one would wait for (item, tolist, nonzero, a copy to
-the CPU, boolean indexing) is a read-back, counted with the line that caused it. There are two of them, `pretend:0` and
-`pretend:1`. Knows nothing of airvlm beyond where its files lie.
+the CPU, boolean indexing) is a read-back, counted with the line that caused it. A copy into pinned memory that asks
+for no waiting is none, and its numbers arrive LAG operations later. There are two of them, `pretend:0` and `pretend:1`.
+Knows nothing of airvlm beyond where its files lie.
 """
 
 import sys
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 FIRST, SECOND = "pretend:0", "pretend:1"
+LAG = 200  # operations that a device is behind its host
 SOURCE = str(Path(__file__).parents[2] / "src")
 aten = torch.ops.aten
 # What waits for the device, whatever its arguments.
@@ -61,10 +63,21 @@ class Log:
     allocated: list[tuple[torch.dtype, int, str]] = field(default_factory=list)
     watch: int | None = None
     launches: int = 0  # operations that a device would run; views are none
+    # memory that copies may arrive in by themselves; None where none can be had
+    pinned: list[Tensor] | None = field(default_factory=list)
+    # copies on their way there, with the operation after which they arrive
+    coming: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
+
+    def arrive(self) -> None:
+        """Let the copies arrive whose time has come."""
+        while self.coming and self.coming[0][0] <= self.launches:
+            _, there, numbers = self.coming.pop(0)
+            there.copy_(numbers)
 
     def clear(self) -> None:
         self.read_backs.clear()
         self.allocated.clear()
+        self.coming.clear()
         self.launches = 0
 
 
@@ -125,6 +138,13 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         )
         source = args[1] if packet in (aten.copy_, aten.copy) else args[0]
         if isinstance(source, Pretend) and target.type == "cpu":
+            if (
+                packet is aten.copy_
+                and args[2:3] == (True,)
+                and any(args[0] is own for own in log.pinned or [])
+            ):
+                log.coming.append((log.launches + LAG, args[0], source.held.clone()))
+                return args[0]
             log.read_backs.append(ReadBack("copy to the CPU", _line()))
     else:
         if packet in INDEXING:
@@ -137,6 +157,7 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             raise RuntimeError(f"{func}: tensors on {' and '.join(sorted(map(str, strangers)))} ({_line()})")
         target = torch.device(wanted) if wanted is not None else next(iter(devices), torch.device("cpu"))
     log.launches += bool(devices) and not func.is_view
+    log.arrive()
     if wanted is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     plain_args, plain = _held(tuple(args)), {name: _held(value) for name, value in kwargs.items()}
@@ -209,7 +230,7 @@ def _plain(data: Any) -> Any:
 
 
 class _Literals(TorchFunctionMode):
-    """What reaches memory without an operation: torch.tensor(..., device=), tolist, numpy."""
+    """What reaches memory without an operation: torch.tensor(..., device=), tolist, numpy, pinning."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -221,6 +242,11 @@ class _Literals(TorchFunctionMode):
             device = torch.device(kwargs.pop("device", None) or "cpu")
             made = func(*map(_plain, args[:1]), *args[1:], **kwargs)
             return Pretend(made, _numbered(device)) if device.type == "pretend" else made.to(device)
+        if func is torch.zeros and kwargs.pop("pin_memory", False):
+            if self.log.pinned is None:
+                raise RuntimeError("this device pins no memory")
+            self.log.pinned.append(func(*args, **kwargs))
+            return self.log.pinned[-1]
         if func in (Tensor.tolist, Tensor.numpy) and isinstance(args[0], Pretend):
             if func is Tensor.numpy:
                 raise TypeError(f"a tensor on {args[0].device} has no numpy(): copy it to the CPU first")
@@ -238,12 +264,15 @@ _READY: list[bool] = []
 
 
 @contextmanager
-def accelerator() -> Iterator[Log]:
-    """Inside, `pretend:0` and `pretend:1` exist; the log tells what was read back from them."""
+def accelerator(pins: bool = True) -> Iterator[Log]:
+    """Inside, `pretend:0` and `pretend:1` exist; the log tells what was read back from them.
+
+    `pins`: whether memory of the host can be pinned for them.
+    """
     if not _READY:
         backend_registration._setup_privateuseone_for_python_backend("pretend", backend_module=_Module())
         _READY.append(True)
-    log = Log()
+    log = Log(pinned=[] if pins else None)
     with ExitStack() as stack:
         _LOGS.append(log)
         stack.callback(_LOGS.pop)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.device.pretend import FIRST, SECOND, Pretend, accelerator
+from tests.device.pretend import FIRST, LAG, SECOND, Pretend, accelerator
 
 
 def test_its_tensors_say_where_they_are_and_compute_like_the_cpus() -> None:
@@ -54,3 +54,21 @@ def test_every_read_back_is_counted_with_its_line(kind: str, read: object) -> No
 def test_numpy_is_refused() -> None:
     with accelerator(), pytest.raises(TypeError, match="numpy"):
         torch.ones(2, device=FIRST).numpy()
+
+
+def test_a_copy_into_pinned_memory_arrives_late_and_is_not_waited_for() -> None:
+    with accelerator() as log:
+        pinned, plain, x = torch.zeros(2, pin_memory=True), torch.zeros(2), torch.ones(2, device=FIRST)
+        pinned.copy_(x, non_blocking=True)
+        assert not log.read_backs and pinned.tolist() == [0, 0]
+        for _ in range(LAG):
+            x = x + 1
+        assert pinned.tolist() == [1, 1] and not log.read_backs
+        plain.copy_(x, non_blocking=True)  # a real one cannot write there by itself, and waits
+        pinned.copy_(x)
+        assert len(log.read_backs) == 2
+
+
+def test_a_device_may_pin_nothing() -> None:
+    with accelerator(pins=False), pytest.raises(RuntimeError, match="pins no memory"):
+        torch.zeros(2, pin_memory=True)

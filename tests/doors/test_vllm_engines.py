@@ -69,7 +69,10 @@ def test_other_families_answer_and_embed_as_in_transformers(family, tmp_path, im
         assert counts(llm) == {"fired": 8, "off": 8}
         # two towers round differently, and a crop may then stop an update earlier in one of them: not at this tolerance
         monkeypatch.setattr(transport, "TOLERANCE", 1e-6)
-        for image in (images[8], images[9].crop((0, 0, 320, 200))):  # new ones: those above have their evidence
+        for image in (
+            images[8],
+            images[9].crop((0, 0, 320, 200)),
+        ):  # new ones: those above have their evidence
             prompt = vlm.encoder.read(image, "word1").prompt
             for setting, method in ((None, AIR()), (False, None)):
                 ours = embedded(llm, prompt, image, setting)

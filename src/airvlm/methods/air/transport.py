@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from airvlm.methods.air.convergence import Convergence
+
 TOLERANCE = 1e-4  # total marginal error of a plan; docs/speed.md tells what a looser one changes
 MEMORY = 5  # updates that a step is extrapolated from
 RELAXATION = 1.6  # of an update before it is extrapolated; 1 is Sinkhorn's own
 RIDGE = 1e-3  # of the least squares that extrapolate, relative to the largest difference
 STRIDE = 3.0  # largest extrapolation, in units of eps: far from the solution its linear model is wrong
 REFRESH = 20  # updates after which the scalings are absorbed into the kernel, so that they stay near 1
-LOOKS = (20, 40, 80)  # updates after which a device is asked whether all have converged: its only read-backs
 EXPONENT = 60.0  # bound of a scaling's logarithm within single precision (1e-38 .. 1e38)
 
 
@@ -31,6 +32,7 @@ class Transport:
     cost: Tensor  # (...) float32, <T, C>; inf where one side has no token at all
     iterations: Tensor  # (...) int64, updates spent: two passes over the cost each
     converged: Tensor  # (...) bool, total marginal error below the tolerance
+    updates: int = 0  # run for the whole batch: on a device somewhat more than the slowest problem spent
 
 
 def cosine_cost(X: Tensor, Y: Tensor) -> Tensor:
@@ -100,16 +102,11 @@ def sinkhorn(
     else:
         a, b = C.new_full((B, 1, Q), 1 / Q), C.new_full((B, 1, N), 1 / N)
     solver = _Solver(C, real, a, b, eps, TOLERANCE if tolerance is None else tolerance)
-    solver.run(max_iterations)
+    updates = solver.run(max_iterations)
     plan = solver.plan()
     cost = torch.where(a.amax((-1, -2)) * b.amax((-1, -2)) > 0, _inner(plan, C), torch.inf)
-    shapes = (
-        plan.view(*batch, Q, N),
-        cost.view(batch),
-        solver.iterations.view(batch),
-        solver.done.view(batch),
-    )
-    return Transport(*shapes)
+    iterations, done = solver.iterations.view(batch), ~solver.open.view(batch)
+    return Transport(plan.view(*batch, Q, N), cost.view(batch), iterations, done, updates)
 
 
 def _flat_mask(mask: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -165,21 +162,18 @@ class _Solver:
         self.leads = C.new_zeros(B, MEMORY, Q)  # and between where they led
         self.target = a.log().mul_(RELAXATION)
 
-    @property
-    def done(self) -> Tensor:
-        """(B,) problems that have converged."""
-        return ~self.open.flatten()
-
-    def run(self, max_iterations: int) -> None:
-        host = self.C.device.type == "cpu"
+    def run(self, max_iterations: int) -> int:
+        """Update until all have converged, as far as the host knows; how often."""
+        convergence = Convergence(self.C.device)
         for iteration in range(max_iterations):
             if iteration and iteration % REFRESH == 0:
                 self._absorb()
             self._update(iteration)
-            if (host or iteration + 1 in LOOKS) and self._finished(
-                first=iteration + 1 == (1 if host else LOOKS[0])
-            ):
-                break
+            update = iteration + 1
+            first = update == convergence.first
+            if self._first_look() if first else convergence.reached(update, self.open):
+                return update
+        return max_iterations
 
     def plan(self) -> Tensor:
         """T, in the kernel's own memory."""
@@ -233,13 +227,11 @@ class _Solver:
         if self.real is not None:
             self.K.masked_fill_(~self.real, 0.0)
 
-    def _finished(self, first: bool) -> bool:
-        """Whether every problem has converged: the one thing that is read back."""
-        if not first:
-            return bool(self.done.all())
-        finite, done = torch.stack([self.C.sum((-1, -2)).isfinite(), self.done]).tolist()
+    def _first_look(self) -> bool:
+        """Whether every problem has converged; costs that no update can solve are refused here, in one read-back."""
+        finite, left = torch.stack([self.C.sum((-1, -2)).isfinite(), self.open.flatten()]).tolist()
         if not all(finite):
             raise ValueError(
                 f"the cost of problem {finite.index(False)} holds NaN or infinity; transport needs finite costs"
             )
-        return all(done)
+        return not any(left)
