@@ -68,6 +68,22 @@ def test_batches_hold_every_item_once_and_like_lengths_together(size):
     assert lengths == sorted(lengths)
 
 
+def test_a_tasks_settings_are_read_once_for_all_methods_and_without_its_list_of_images(monkeypatch):
+    """A list of thousands of images in every record was nearly all of a store's bytes."""
+    asked, read = Asked.of("fake-questions", load_task("fake-questions")), []
+    settings = type(asked.task).settings
+    monkeypatch.setattr(
+        type(asked.task),
+        "settings",
+        lambda self: read.append(1) or settings(self) | {"images": ["1", "2"]},
+    )
+    made = chunks(asked, {"one": None, "two": None, "three": None}, ModelFacts("fake", "f"), 7)
+    assert len(read) == 1
+    assert all(
+        job.settings == settings(asked.task) for chunk in made for batch in chunk for job in batch.jobs
+    )
+
+
 def test_all_methods_answer_a_chunk_before_the_next_and_images_stay_near():
     asked = Asked.of("fake-questions", load_task("fake-questions"))
     made = chunks(asked, {"one": None, "two": None}, ModelFacts("fake", "f"), 7)

@@ -125,9 +125,10 @@ def chunks(asked: Asked, methods: Mapping[str, Any], model: ModelFacts, size: in
 
     Questions about an image that the batches' lengths put far apart come soon after one another.
     """
-    by_method = [batches(asked, label, method, model, size) for label, method in methods.items()]
-    if not by_method:
+    if not methods:
         return []
+    settings = _settings(asked)
+    by_method = [batches(asked, label, method, model, size, settings) for label, method in methods.items()]
     place: dict[str, int] = {}
     for item in asked.items:
         place.setdefault(image_digest(item.image), len(place))
@@ -136,9 +137,11 @@ def chunks(asked: Asked, methods: Mapping[str, Any], model: ModelFacts, size: in
     return [[replace(made[k], chunk=k) for made in by_method] for k in order]
 
 
-def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int) -> list[Batch]:
+def batches(
+    asked: Asked, label: str, method: Any, model: ModelFacts, size: int, settings: Json | None = None
+) -> list[Batch]:
     """All questions of a task under one method, in batches of like length."""
-    settings, known = asked.task.settings(), versions()
+    settings, known = _settings(asked) if settings is None else settings, versions()
     configuration = None if method is None else method.to_json()
     jobs = []
     for item in asked.items:
@@ -157,6 +160,11 @@ def batches(asked: Asked, label: str, method: Any, model: ModelFacts, size: int)
     # stable: items about one image, which tasks list together, stay together, and its features are reused
     jobs.sort(key=lambda job: len(job.question.prompt) // LIKE_LENGTH)
     return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]
+
+
+def _settings(asked: Asked) -> Json:
+    """What a record says of the task: all but its list of images, which the manifest holds once for all."""
+    return {name: value for name, value in asked.task.settings().items() if name != "images"}
 
 
 @lru_cache(maxsize=1)
