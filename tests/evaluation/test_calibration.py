@@ -15,9 +15,10 @@ import pytest
 import airvlm.methods
 from airvlm import AIR, VLM, Method, cli, parse_method
 from airvlm.evaluation.calibrated import Calibration
-from airvlm.evaluation.calibration import Budget, calibrate, parse_budget
+from airvlm.evaluation.calibration import calibrate
 from airvlm.evaluation.candidates import Candidate, candidates
 from airvlm.evaluation.plan import Asked, Batch, ModelFacts
+from airvlm.evaluation.spending import Budget, parse_budget
 from airvlm.evaluation.splits import calibration_and_validation
 from airvlm.evaluation.store import Record, Store
 from airvlm.tasks import load_task

@@ -41,7 +41,9 @@ def calibrate(
     budget: Annotated[
         str, typer.Option("--budget", help="How much it may cost: answers (20000) or time (90s, 20m, 2h).")
     ] = "20m",
-    settings: Annotated[int, typer.Option("--settings", min=1, help="Settings to begin with.")] = 36,
+    settings: Annotated[
+        int, typer.Option("--settings", min=1, help="Settings to begin with, the methods' defaults first.")
+    ] = 24,
     max_recall_loss: Annotated[
         float, typer.Option("--max-recall-loss", min=0.0, help="Points of recall that may be lost.")
     ] = 1.0,
@@ -77,7 +79,7 @@ def calibrate(
 
     airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --method air --method memvr --budget 2h
     """
-    from airvlm.evaluation.calibration import parse_budget
+    from airvlm.evaluation.spending import parse_budget
     from airvlm.storage.atomic import write_atomically
 
     try:

@@ -79,8 +79,8 @@ class Calibration:
 
     @property
     def tried(self) -> int:
-        """Settings that were tried."""
-        return len(self.stages[0].found)
+        """Settings that were tried, those beside a companion too."""
+        return len({found.candidate.label for stage in self.stages for found in stage.found})
 
     @property
     def promised(self) -> Found | None:
@@ -108,7 +108,7 @@ class Calibration:
         """Why, in a sentence."""
         found, promised = self.measured, self.promised
         if found is None or promised is None:
-            return "no setting kept recall within the limit on the calibration split"
+            return "no setting could gain anything and keep recall within the limit on the calibration split"
         told = (
             f"{found.candidate.label} gains {found.gain.value:.2f} [{found.gain.low:.2f}, {found.gain.high:.2f}] "
             f"points on the validation split (n = {found.gain.n}); as the best of {self.tried} settings the "

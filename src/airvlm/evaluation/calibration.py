@@ -2,8 +2,9 @@
 
 Successive halving: many settings on few items, then the better half on twice as many. What a setting is worth is its
 distance from the curve that a trivial control draws, at equal recall or yes-ratio, so that saying less wins nothing.
-The best on the calibration split is measured once on the validation split; that figure is the result, and stands beside
-what the calibration had promised (calibrated.py). Knows nothing of files beyond the store.
+A setting that beats the curve but loses recall goes on beside a control that gives the recall back. The best on the
+calibration split is measured once on the validation split; that figure is the result, and stands beside what the
+calibration had promised (calibrated.py). What it costs is spending.py. Knows nothing of files beyond the store.
 """
 
 from __future__ import annotations
@@ -21,42 +22,18 @@ from airvlm.evaluation.candidates import Candidate
 from airvlm.evaluation.evaluate import Worker, answer_all, first_curve
 from airvlm.evaluation.plan import Asked, ModelFacts
 from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.spending import Budget, Spending
 from airvlm.evaluation.statistics import Estimate
-from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.store import Store
 from airvlm.evaluation.task_results import VANILLA, TaskResults
 
-__all__ = ["Budget", "calibrate", "parse_budget"]
+__all__ = ["calibrate"]
 
 SMALLEST = 32  # items of a task in the first stage: fewer tell nothing
 SURVIVORS = 3  # settings that are measured on the validation split
-TRIAL = 8  # items of a task whose answers tell how many a budget of time buys
+TRIAL = 16  # items of a task that tell what an item costs
 SEARCH = 0.6  # share of a budget for the calibration split
-UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much a calibration may cost: answers, or seconds."""
-
-    answers: int | None = None
-    seconds: float | None = None
-
-
-def parse_budget(text: str) -> Budget:
-    """`20000` answers, or a time: `90s`, `20m`, `2h`."""
-    for unit in sorted(UNITS, key=len, reverse=True):
-        if text.endswith(unit):
-            try:
-                seconds = float(text.removesuffix(unit)) * UNITS[unit]
-            except ValueError:
-                break
-            if math.isfinite(seconds) and seconds > 0:
-                return Budget(seconds=seconds)
-            break
-    else:
-        if text.isdigit() and int(text) > 0:
-            return Budget(answers=int(text))
-    raise ValueError(f"--budget {text}: give a number of answers (20000) or a time (90s, 20m, 2h)")
+STRONGEST = 4.0  # bias of a companion
 
 
 def calibrate(
@@ -75,105 +52,38 @@ def calibrate(
     """Find the best of the settings on the calibration split, and measure it on the validation split."""
     if not settings:
         raise ValueError("no setting to search")
-    known = len(store)
+    known, began = len(store), time.monotonic()
     answering = _Answering(model, store, worker, shard, batch_size, progress)
-    began = time.monotonic()
-    if budget.seconds is not None:  # what the time buys is measured, on the first items of the first stage
-        trial = ask("calibration", TRIAL)
-        answering.answer(trial, settings)
-        budget = replace(budget, answers=_bought(budget.seconds, trial, store, shard))
-    meter = _Meter(store, known, budget)
-    final = ask("validation", None)
-    rounds = _sizes(ask("calibration", None), len(settings), budget)
-    running, stages = list(settings), list[Stage]()
-    for size in rounds:
-        asked = ask("calibration", size)
-        # the items of the stage before are answered already, and the validation must be affordable afterwards
-        new = _cost(asked, len(running)) - _cost(ask("calibration", _before(size, rounds)), len(running))
-        if stages and not meter.affords(new, _cost(final, SURVIVORS)):
+    spending = Spending(budget, shard.count if shard.helps else 1)
+    largest = max(len(one.items) for one in ask("calibration", None))
+    rounds = 1 + max(0, math.ceil(math.log2(len(settings) / (2 * SURVIVORS))))
+    price = spending.take(answering.answer(ask("calibration", TRIAL), settings))
+    first = price.items(SEARCH * spending.budget / rounds, most=largest // 2 ** (rounds - 1))
+    size, running, stages = min(largest, max(SMALLEST, first)), list(settings), list[Stage]()
+    while True:
+        stages.append(answering.stage("calibration", ask("calibration", size), running))
+        price = spending.take(stages[-1].tasks)
+        if len(stages) == rounds or size == largest:
             break
-        stages.append(answering.stage("calibration", asked, running))
-        running = _survivors(stages[-1], max_recall_loss, last=size == rounds[-1])
-        if not running:
+        following = _survivors(stages[-1], max_recall_loss)
+        added = len(set(following) - set(running))
+        left = SEARCH * spending.budget - spending.spent - size * price.of_new(added)
+        more = price.among(len(following)).items(left, most=min(size, largest - size))
+        if not following or more < size / 4:  # a few more items tell nothing new
             break
-    kept = [f.candidate for f in stages[-1].found if f.candidate in running][:SURVIVORS]
-    kept = [c for c in kept if not _of(stages[-1], c).loses_recall(max_recall_loss)]
-    # the first of the last stage is what is promised: those that lose recall must not stand before it
-    stages[-1] = replace(
-        stages[-1], found=tuple(sorted(stages[-1].found, key=lambda f: f.candidate not in kept))
-    )
+        running, size = following, size + more
+    # the first of the last stage is what is promised: those that may not be chosen must not stand before it
+    last = stages[-1]
+    able = [f for f in last.found if f.gain.high > 0 and not f.loses_recall(max_recall_loss)]
+    kept = [f.candidate for f in able[:SURVIVORS]]
+    stages[-1] = replace(last, found=tuple(sorted(last.found, key=lambda f: f.candidate not in kept)))
     validation = None
     if kept:
-        asked = ask("validation", meter.most(final, len(kept)))
-        validation = answering.stage("validation", asked, kept)
-    return Calibration(
-        model, tuple(stages), validation, max_recall_loss, meter.answers, time.monotonic() - began
-    )
-
-
-def _of(stage: Stage, candidate: Candidate) -> Found:
-    return next(found for found in stage.found if found.candidate == candidate)
-
-
-class _Meter:
-    """What was spent, in answers, and what is left."""
-
-    def __init__(self, store: Store, known: int, budget: Budget) -> None:
-        self.store, self.known, self.budget = store, known, budget
-
-    @property
-    def answers(self) -> int:
-        return len(self.store) - self.known
-
-    def affords(self, answers: float, later: float) -> bool:
-        """Whether that many more answers fit, and those of later, or their share of the budget, afterwards."""
-        if self.budget.answers is None:
-            return True
-        later = min(later, (1 - SEARCH) * self.budget.answers)
-        return self.answers + answers + later <= self.budget.answers
-
-    def most(self, asked: Sequence[Asked], settings: int) -> int | None:
-        """Items of a task that what is left affords; None for all of them."""
-        if self.budget.answers is None or self.answers + _cost(asked, settings) <= self.budget.answers:
-            return None
-        left = self.budget.answers - self.answers
-        return max(SMALLEST, left // sum(settings + _beside(one) for one in asked))
-
-
-def _bought(seconds: float, trial: Sequence[Asked], store: Store, shard: Shard) -> int:
-    """Answers that the time buys. Read from the store, so that processes that help each other agree."""
-    tasks = {one.name: {item.id for item in one.items} for one in trial}
-    spent = [r.seconds for r in store if r.question.item in tasks.get(r.question.task, ()) and r.seconds > 0]
-    if not spent:
-        return 10**9
-    return max(1, int(seconds * (shard.count if shard.helps else 1) * len(spent) / sum(spent)))
-
-
-def _before(size: int, rounds: Sequence[int]) -> int:
-    """Items of the stage before this one."""
-    return max((other for other in rounds if other < size), default=0)
-
-
-def _sizes(asked: Sequence[Asked], settings: int, budget: Budget) -> list[int]:
-    """Items of a task in each stage: doubling until all are in, the settings halving meanwhile."""
-    largest = max(len(one.items) for one in asked)
-    stages = max(1, math.ceil(math.log2(max(2, settings / SURVIVORS))) + 1)
-    first = min(largest, max(SMALLEST, largest // 2 ** (stages - 1)))
-    # a stage costs about as much as the next: half as many settings, twice the items
-    if budget.answers is not None:
-        share = SEARCH * budget.answers / stages / sum(settings + _beside(one) for one in asked)
-        first = min(first, max(SMALLEST, int(share)))
-    sizes = [min(largest, first * 2**k) for k in range(stages)]
-    return sorted(set(sizes))
-
-
-def _cost(asked: Sequence[Asked], settings: int) -> int:
-    return sum(len(one.items) * (settings + _beside(one)) for one in asked)
-
-
-def _beside(asked: Asked) -> int:
-    """Answers to an item beside the settings': vanilla's, and those that draw the control's curve."""
-    return 1 + len(first_curve(replace(asked, items=asked.items[:1])))
+        left = spending.budget - spending.spent
+        most = max(SMALLEST, price.among(len(kept)).items(left, most=10**9))
+        validation = answering.stage("validation", ask("validation", most), kept)
+    seconds = time.monotonic() - began
+    return Calibration(model, tuple(stages), validation, max_recall_loss, len(store) - known, seconds)
 
 
 @dataclass(frozen=True)
@@ -187,19 +97,14 @@ class _Answering:
     batch_size: int
     progress: bool
 
-    def answer(self, asked: Sequence[Asked], settings: Sequence[Candidate]) -> dict[str, dict[str, Any]]:
-        """Let these items be answered under all settings; the controls of each task's curve."""
-        methods = {candidate.label: candidate.method for candidate in settings}
+    def answer(self, asked: Sequence[Asked], settings: Sequence[Candidate]) -> dict[str, TaskResults]:
+        """Vanilla, all settings and the control's curve on these items."""
+        methods: dict[str, Any] = {VANILLA: None, **{c.label: c.method for c in settings}}
         curves = {one.name: first_curve(one) for one in asked}
-        plan = [(one, {VANILLA: None, **methods, **curves[one.name]}) for one in asked]
+        plan = [(one, methods | curves[one.name]) for one in asked]
         how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
         answer_all(self.worker, plan, self.model, self.store, shard=self.shard, **how)
-        return curves
-
-    def stage(self, split: str, asked: Sequence[Asked], settings: Sequence[Candidate]) -> Stage:
-        """All settings, vanilla and the control's curve on these items."""
-        curves = self.answer(asked, settings)
-        spelled: dict[str, Json | None] = {VANILLA: None, **{c.label: c.method.to_json() for c in settings}}
+        spelled = {label: None if method is None else method.to_json() for label, method in methods.items()}
         tasks = {}
         for one in asked:
             drawn = {label: control.to_json() for label, control in curves[one.name].items()}
@@ -208,6 +113,11 @@ class _Answering:
                 raise ValueError(
                     f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks"
                 )
+        return tasks
+
+    def stage(self, split: str, asked: Sequence[Asked], settings: Sequence[Candidate]) -> Stage:
+        """What all settings are worth on these items, the best first."""
+        tasks = self.answer(asked, settings)
         found = [_measure(candidate, tasks) for candidate in settings]
         found.sort(key=lambda f: -f.gain.value if math.isfinite(f.gain.value) else math.inf)
         return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
@@ -237,12 +147,38 @@ def _measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Found:
     return Found(candidate, gain, together, figures, recall, changed / answers, fired / answers)
 
 
-def _survivors(stage: Stage, limit: float, *, last: bool) -> list[Candidate]:
-    """The better half, without what is surely worse than the best, or surely loses recall."""
-    able = [f for f in stage.found if not f.surely_loses_recall(limit) and math.isfinite(f.gain.value)]
-    if not able:
-        return []
-    best = able[0]
-    near = [f for f in able if f is best or np.percentile(best.draws - f.draws, 2.5) <= 0]
-    most = SURVIVORS if last else max(SURVIVORS, math.ceil(len(stage.found) / 2))
-    return [f.candidate for f in near[:most]]
+def _survivors(stage: Stage, limit: float) -> list[Candidate]:
+    """The better half of what may still gain, without what is surely worse than the best.
+
+    A default stays until it is surely worse: that little was seen of it is no reason. A setting that loses more recall
+    than the limit goes on beside its companion, or, where that is impossible, as it is until the loss is sure.
+    """
+    staying: list[tuple[Found, list[Candidate]]] = []
+    for found in stage.found:
+        own = [found.candidate] if not found.surely_loses_recall(limit) else []
+        helped = _companion(found, stage) if found.loses_recall(limit) else None
+        if helped is not None:
+            own = [helped] + [c for c in own if c.is_default]
+        if own and found.gain.high > 0:
+            staying.append((found, own))
+    best = staying[0][0].draws if staying else 0.0
+    staying = [(f, own) for f, own in staying if np.percentile(best - f.draws, 2.5) <= 0]
+    half = max(SURVIVORS, math.ceil(len(stage.found) / 2))
+    return [c for i, (f, own) in enumerate(staying) if i < half or f.candidate.is_default for c in own]
+
+
+def _companion(found: Found, stage: Stage) -> Candidate | None:
+    """The setting beside as much of the control as gave vanilla the recall that the setting loses."""
+    if found.candidate.companion or found.recall_change is None:
+        return None
+    for task in stage.tasks.values():
+        trade = task.trade_off
+        assert trade is not None, "checked where the stage was made"
+        weakest = max(bias for bias in trade.biases if bias < 0)
+        if trade.x == "yes_ratio":
+            continue
+        gained = task.sample(trade.method(weakest)).difference(task.sample(VANILLA), trade.x).value
+        if gained > 0:
+            bias = weakest * math.ceil(-2 * found.recall_change.value / gained) / 2
+            return found.candidate.beside(trade.method(max(-STRONGEST, bias)))
+    return None

@@ -1,8 +1,10 @@
 """Candidates: the settings of methods that a calibration tries, drawn from the ranges that their fields declare.
 
-A field whose metadata holds `search` is varied: (low, high) of numbers, or some words. The draws are a fixed sequence
-that fills the space evenly, so that a larger search begins with the smaller one's settings and asks nothing twice.
-Knows nothing of tasks or answers.
+A field whose metadata holds `search` is varied: (low, high) of numbers, or some words. A method's strength (the field
+that can switch it off) differs in every setting; any other field keeps its default in half of them, since most
+combinations of many changed fields do harm. The draws are a fixed sequence that fills the space evenly from its first
+points on, so that a larger search begins with the smaller one's settings and asks nothing twice. Knows nothing of tasks
+or answers.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from airvlm import Method, parse_method
 
 __all__ = ["READINGS", "Candidate", "candidates", "searched"]
 
-READINGS = ("air-transported", "air-paper", "air-lineage")  # what `air` stands for in a search
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
+# what `air` stands for in a search; AIR()'s own reading has two turns
+READINGS = ("air-transported", "air-paper", "air-lineage", "air-transported")
 TRIES = 50  # draws in a row that a method may refuse before its space counts as used up
 
 
@@ -29,36 +31,58 @@ class Candidate:
     method: Method
     name: str  # of the registry
     fields: tuple[tuple[str, Any], ...]  # what was varied, by field
+    companion: str = ""  # a control that is used together with it, as `--method` spells it
 
     @property
     def label(self) -> str:
         """As `--method` spells it."""
-        if not self.fields:
-            return self.name
-        return f"{self.name}:" + ",".join(f"{name}={_spelled(value)}" for name, value in self.fields)
+        varied = ",".join(f"{name}={_spelled(value)}" for name, value in self.fields)
+        return self.name + (f":{varied}" if varied else "") + (f"+{self.companion}" if self.companion else "")
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the method as it comes, with or without a companion."""
+        return not self.fields
+
+    def beside(self, companion: str) -> Candidate:
+        """The same setting together with a control."""
+        spelled = dataclasses.replace(self, companion=companion)
+        method = parse_method(spelled.label)
+        assert method is not None, "a setting and a control are a method"
+        return dataclasses.replace(spelled, method=method)
 
 
 def searched(method: Method) -> dict[str, tuple[Any, ...]]:
     """The fields worth searching in this method's reading, with their ranges."""
+    return {field.name: tuple(field.metadata["search"]) for field in _searched(method)}
+
+
+def _searched(method: Method) -> list[dataclasses.Field[Any]]:
     reading = getattr(method, "reading_name", None)
-    found = {}
-    for field in dataclasses.fields(method):
-        readings = field.metadata.get("readings", ())
-        if field.metadata.get("search") and (not readings or reading is None or reading in readings):
-            found[field.name] = tuple(field.metadata["search"])
-    return found
+    return [
+        field
+        for field in dataclasses.fields(method)
+        if field.metadata.get("search")
+        and (reading is None or reading in field.metadata.get("readings", (reading,)))
+    ]
 
 
 def candidates(names: Sequence[str], count: int, depth: int) -> list[Candidate]:
-    """`count` settings, the methods in turns, each beginning with its default; fewer where spaces are small."""
-    spelled = [reading for name in names for reading in (READINGS if name == "air" else (name,))]
-    sources = [_draws(name, depth) for name in dict.fromkeys(spelled)]
+    """`count` settings: every method's default, however few are wanted, then the methods in turns.
+
+    Fewer where spaces are small.
+    """
+    turns = [reading for name in names for reading in (READINGS if name == "air" else (name,))]
+    sources = {name: _draws(name, depth) for name in turns}
     chosen: dict[Method, Candidate] = {}
-    while sources and len(chosen) < count:
-        for source in list(sources):
-            candidate = next(source, None)
+    for source in sources.values():
+        default = next(source)
+        chosen.setdefault(default.method, default)
+    while turns and len(chosen) < count:
+        for name in list(turns):
+            candidate = next(sources[name], None)
             if candidate is None:
-                sources.remove(source)
+                turns.remove(name)
             elif len(chosen) < count:
                 chosen.setdefault(candidate.method, candidate)
     return list(chosen.values())
@@ -70,14 +94,20 @@ def _draws(name: str, depth: int) -> Iterator[Candidate]:
     if default is None:
         raise ValueError(f"{name}: vanilla has no setting to search; it is always measured beside the others")
     yield Candidate(default, name, ())
-    ranges = searched(default)
+    fields = _searched(default)
     seen, refused, i = {default}, 0, 0
-    while ranges and refused < TRIES:
+    while fields and refused < TRIES:
         i += 1
-        values = {
-            field: _value(space, _corput(i, prime), field, depth)
-            for (field, space), prime in zip(ranges.items(), PRIMES, strict=False)
-        }
+        values = {}
+        for field, t in zip(fields, _point(i, len(fields)), strict=True):
+            # a word that is the default already would be no change
+            space = tuple(
+                v for v in field.metadata["search"] if not (isinstance(v, str) and v == field.default)
+            )
+            if "off" in field.metadata:
+                values[field.name] = _value(space, t, field.name, depth)
+            elif t >= 0.5:
+                values[field.name] = _value(space, 2 * t - 1, field.name, depth)
         try:
             candidate = Candidate(default, name, tuple(values.items()))
             method = parse_method(candidate.label)
@@ -91,14 +121,16 @@ def _draws(name: str, depth: int) -> Iterator[Candidate]:
         yield dataclasses.replace(candidate, method=method)
 
 
-def _corput(i: int, base: int) -> float:
-    """The i-th number of the van der Corput sequence: evenly spread over (0, 1), whatever its length."""
-    value, share = 0.0, 1.0
-    while i:
-        share /= base
-        i, digit = divmod(i, base)
-        value += digit * share
-    return value
+def _point(i: int, dimensions: int) -> list[float]:
+    """The i-th point of a sequence that fills the unit cube evenly, whatever its length.
+
+    Multiples of powers of a generalised golden ratio: unlike those of van der Corput's sequences in large bases, the
+    first dozen values of every coordinate are spread over all of (0, 1).
+    """
+    ratio = 2.0
+    for _ in range(60):  # the root of x^(d + 1) = x + 1
+        ratio = (1 + ratio) ** (1 / (dimensions + 1))
+    return [(0.5 + i / ratio ** (k + 1)) % 1.0 for k in range(dimensions)]
 
 
 def _value(space: tuple[Any, ...], t: float, field: str, depth: int) -> Any:
@@ -117,7 +149,7 @@ def _value(space: tuple[Any, ...], t: float, field: str, depth: int) -> Any:
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
+    return float(f"{value:.2g}")
 
 
 def _spelled(value: Any) -> str:

@@ -40,7 +40,7 @@ class AIR(Method):
     )
 
     # the crops
-    patches: int = setting(12, "M, the crops of an image", low=0, high=4096, search=(4, 24))
+    patches: int = setting(12, "M, the crops of an image", low=0, high=4096)
     layout: Literal["windows", "random"] = setting(
         "windows",
         "where crops lie: overlapping windows in several scales, or random crops drawn from the seed",
@@ -55,7 +55,7 @@ class AIR(Method):
         1.0, "Q, the prototypes: a count, or a fraction of the image's K tokens", low=0, search=(0.1, 1.0)
     )
     eps: float = setting(
-        0.03, "entropic regulariser of the transport; small is sharp", above=0, search=(0.01, 0.2)
+        0.03, "entropic regulariser of the transport; small is sharp", above=0, search=(0.01, 0.3)
     )
     distance: Literal["ot", "cosine"] = setting("ot", "of a crop: ot is <T, C>, cosine the mean of C")
     tau: float | None = setting(
@@ -85,12 +85,13 @@ class AIR(Method):
         high=1,
         off=0,
         readings=("transported",),
-        search=(0.05, 0.5),
+        search=(0.1, 1.0),
     )
     carry: Literal["plan", "softmax", "geometry"] = setting(
         "plan",
         "which crop tokens a prototype takes: by the transport plan, by softmax of -C/eps, or by where crops lie",
         readings=("transported",),
+        search=("plan", "softmax", "geometry"),
     )
     temperature: float | None = setting(
         None,
@@ -106,13 +107,14 @@ class AIR(Method):
         low=0,
         off=0,
         readings=("paper", "lineage"),
-        search=(0.02, 0.5),
+        search=(0.05, 1.0),
     )
     layers: tuple[int, int] | None = setting(
         None,
         "decoder layers that are changed: the first and the one after the last, as (26, 32); none is the last fifth",
         span=True,
         readings=("paper", "lineage"),
+        search=(0.0, 0.8),
     )
     positions: Literal["visual", "all"] = setting(
         "visual",
