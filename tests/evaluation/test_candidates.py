@@ -21,6 +21,28 @@ def test_each_method_begins_with_its_default_and_air_stands_for_its_readings() -
     assert [c.method for c in found] == [AIR(), AIR.paper(), AIR.lineage(), MemVR()]
 
 
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_every_methods_default_is_among_them_however_few_are_wanted(count: int) -> None:
+    found = [c.method for c in candidates(["vaf", "air", "memvr"], count, 32) if c.is_default]
+    assert set(found) == {parse_method(name) for name in ("vaf", "air", "air-paper", "air-lineage", "memvr")}
+
+
+def test_the_strength_always_differs_and_other_fields_keep_their_default_in_half() -> None:
+    drawn = [dict(c.fields) for c in candidates(["air-transported"], 41, 32)[1:]]
+    weights = [fields["weight"] for fields in drawn]
+    assert min(weights[:8]) < 0.2 and max(weights[:8]) > 0.6  # from the first ones on
+    for field in ("eps", "top_q", "keep", "carry"):
+        assert 14 <= sum(field in fields for fields in drawn) <= 26
+    assert {fields["carry"] for fields in drawn if "carry" in fields} == {"softmax", "geometry"}
+
+
+def test_a_setting_beside_a_companion_is_a_method() -> None:
+    for candidate in candidates(["air-transported"], 4, 6):
+        beside = candidate.beside("shorter:bias=-1.5")
+        assert parse_method(beside.label) == beside.method != candidate.method
+        assert beside.is_default == candidate.is_default
+
+
 def test_a_label_spells_its_method() -> None:
     for candidate in candidates(["air", "memvr", "vaf", "vcd"], 60, 6):
         assert parse_method(candidate.label) == candidate.method

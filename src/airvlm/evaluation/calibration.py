@@ -29,9 +29,10 @@ from airvlm.evaluation.task_results import VANILLA, TaskResults
 
 __all__ = ["calibrate"]
 
-SMALLEST = 32  # items of a task in the first stage: fewer tell nothing
+SMALLEST = (
+    32  # items of a task in the first stage: fewer tell nothing; what they cost tells how many are affordable
+)
 SURVIVORS = 3  # settings that are measured on the validation split
-TRIAL = 16  # items of a task that tell what an item costs
 SEARCH = 0.6  # share of a budget for the calibration split
 STRONGEST = 4.0  # bias of a companion
 
@@ -57,9 +58,10 @@ def calibrate(
     spending = Spending(budget, shard.count if shard.helps else 1)
     largest = max(len(one.items) for one in ask("calibration", None))
     rounds = 1 + max(0, math.ceil(math.log2(len(settings) / (2 * SURVIVORS))))
-    price = spending.take(answering.answer(ask("calibration", TRIAL), settings))
+    price = spending.take(answering.answer(ask("calibration", SMALLEST), settings))
     first = price.items(SEARCH * spending.budget / rounds, most=largest // 2 ** (rounds - 1))
-    size, running, stages = min(largest, max(SMALLEST, first)), list(settings), list[Stage]()
+    size = min(largest, max(SMALLEST, _whole(first, batch_size)))
+    running, stages = list(settings), list[Stage]()
     while True:
         stages.append(answering.stage("calibration", ask("calibration", size), running))
         price = spending.take(stages[-1].tasks)
@@ -68,7 +70,7 @@ def calibrate(
         following = _survivors(stages[-1], max_recall_loss)
         added = len(set(following) - set(running))
         left = SEARCH * spending.budget - spending.spent - size * price.of_new(added)
-        more = price.among(len(following)).items(left, most=min(size, largest - size))
+        more = _whole(price.among(len(following)).items(left, most=min(size, largest - size)), batch_size)
         if not following or more < size / 4:  # a few more items tell nothing new
             break
         running, size = following, size + more
@@ -84,6 +86,11 @@ def calibrate(
         validation = answering.stage("validation", ask("validation", most), kept)
     seconds = time.monotonic() - began
     return Calibration(model, tuple(stages), validation, max_recall_loss, len(store) - known, seconds)
+
+
+def _whole(items: int, batch_size: int) -> int:
+    """As many as fill batches: of a batch that is answered in part, the rest cannot be asked alone."""
+    return items // batch_size * batch_size
 
 
 @dataclass(frozen=True)
