@@ -71,6 +71,7 @@ class Prefill:
             with (
                 method(self.model, llava.processor(), images=[[self.image]], check_images=False) as run,
                 llava.without_arithmetic(self.model),
+                llava.one_clock(),
             ):
                 self.forward()
             return run.report.seconds["injection"]

@@ -2,7 +2,7 @@
 
 On the embedded model, whose whole answer takes milliseconds, and on a LLaVA of a quarter of the 7B model's widths (or
 --scale 1: all of them), which is nearer to what users run. The image is new to no answer that is measured. Both ask in
-turns; processor seconds.
+turns; seconds are of the processor where there is one thread, by the clock on the wall otherwise.
 
     python -m benchmarks.second [--repeats 20] [--scale 4] [--layers 4]
 """
