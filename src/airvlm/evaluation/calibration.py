@@ -175,17 +175,16 @@ def _survivors(stage: Stage, limit: float) -> list[Candidate]:
 
 
 def _companion(found: Found, stage: Stage) -> Candidate | None:
-    """The setting beside as much of the control as gave vanilla the recall that the setting loses."""
-    if found.candidate.companion or found.recall_change is None:
-        return None
+    """The setting beside as much of the control as gives vanilla the recall that the setting loses."""
     for task in stage.tasks.values():
         trade = task.trade_off
         assert trade is not None, "checked where the stage was made"
-        weakest = max(bias for bias in trade.biases if bias < 0)
-        if trade.x == "yes_ratio":
+        if trade.x == "yes_ratio" or found.recall_change is None or found.candidate.companion:
             continue
-        gained = task.sample(trade.method(weakest)).difference(task.sample(VANILLA), trade.x).value
-        if gained > 0:
-            bias = weakest * math.ceil(-2 * found.recall_change.value / gained) / 2
-            return found.candidate.beside(trade.method(max(-STRONGEST, bias)))
+        # the slope of the whole curve: on few images one step of it may change nothing
+        most, least = (task.sample(trade.method(bias(trade.biases))).value(trade.x) for bias in (min, max))
+        slope = (most - least) / (max(trade.biases) - min(trade.biases))
+        if slope > 0:
+            steps = math.ceil(-2 * found.recall_change.value / slope) / 2
+            return found.candidate.beside(trade.method(-min(STRONGEST, steps)))
     return None
