@@ -54,6 +54,7 @@ def calibrate(
     if not settings:
         raise ValueError("no setting to search")
     known, began = len(store), time.monotonic()
+    batch_size = min(batch_size, SMALLEST)  # stages end where batches do
     answering = _Answering(model, store, worker, shard, batch_size, progress)
     spending = Spending(budget, shard.count if shard.helps else 1)
     largest = max(len(one.items) for one in ask("calibration", None))
