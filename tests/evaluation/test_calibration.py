@@ -19,6 +19,7 @@ from airvlm.evaluation.calibrated import Calibration, Found, Stage
 from airvlm.evaluation.calibration import _survivors, calibrate
 from airvlm.evaluation.candidates import Candidate, candidates
 from airvlm.evaluation.plan import Asked, Batch, ModelFacts
+from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.spending import Budget, parse_budget
 from airvlm.evaluation.splits import calibration_and_validation
 from airvlm.evaluation.statistics import Estimate
@@ -26,6 +27,7 @@ from airvlm.evaluation.store import Record, Store
 from airvlm.tasks import load_task
 
 TASK = load_task("tiny-chair")
+SECONDS = 0.25  # that an answer of the speaker below says it took
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,7 @@ class Speaker:
                 text = "There is a " + " and a ".join(words) + "."
                 report = None if batch.method is None else {"fired": True}
                 records.append(
-                    Record(job.question, text=text, tokens=len(words), finished=True, report=report)
+                    Record(job.question, text=text, tokens=9, finished=True, report=report, seconds=SECONDS)
                 )
             store.extend(records)
             done(batch)
@@ -156,6 +158,14 @@ def test_a_budget_of_answers_is_kept_and_well_used(tmp_path: Path, answers: int)
     assert found.validation is not None
     assert found.answers == speaker.asked <= answers
     assert found.answers > 0.7 * answers
+
+
+def test_a_budget_of_time_is_kept_and_shared_by_processes_that_help_each_other(tmp_path: Path) -> None:
+    settings, budget = _settings(12), Budget(seconds=500)
+    alone = _run(tmp_path / "1", Speaker({}), settings, budget=budget)
+    helped = _run(tmp_path / "2", Speaker({}), settings, budget=budget, shard=Shard(0, 2, helps=True))
+    assert 250 < SECONDS * alone.answers <= 500
+    assert 500 < SECONDS * helped.answers <= 1000
 
 
 def test_a_search_that_was_stopped_goes_on_and_finds_the_same(tmp_path: Path) -> None:
