@@ -13,8 +13,9 @@ demo: $(STAMP)
 	$(BIN)/airvlm demo
 
 # two workers of one thread each: the models of the tests are too small to gain from more
-# (a file's tests stay together, since they share what they build)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# (each begins with a half of the files in their order, since a file's tests share what they build, and who is done
+# takes from the other's end)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(STAMP)
 	$(PYTEST) --durations=20 --junit-xml=out/durations.xml
 

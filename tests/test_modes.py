@@ -113,14 +113,16 @@ def compile_a_function_around(model: Any) -> Any:
     return torch.compile(lambda **batch: model(**batch), backend="eager")
 
 
-COMPILED = [
-    compile_in_place,
-    compile_around,
-    compile_forward,
-    compile_layers,
-    compile_the_layers_forward,
-    compile_a_function_around,
-]
+# Each way with kinds of hooks. The first three trace one and the same graph, the whole model, which takes ten times as
+# long as a layer: each is tried with one kind, and so is each kind inside the whole graph.
+COMPILED: dict[Callable[[Any], Any], tuple[str, ...]] = {
+    compile_in_place: ("attention",),
+    compile_around: ("embeddings",),
+    compile_forward: ("feed-forward",),
+    compile_layers: tuple(SHALLOW),
+    compile_the_layers_forward: tuple(SHALLOW),
+    compile_a_function_around: tuple(SHALLOW),
+}
 
 
 @contextmanager
@@ -140,18 +142,22 @@ def fresh_compiler() -> Iterator[None]:
 @fresh_compiler()
 @torch.no_grad()
 def test_what_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any], Any]) -> None:
-    """One model, compiled once, and the methods in turn: tracing is what takes time."""
+    """One model, compiled once, and the methods in turn: tracing is what takes time.
+
+    What a block left behind would be seen by the next, and after the last one in the model as it is.
+    """
+    chosen = {kind: SHALLOW[kind] for kind in COMPILED[compiled]}
     model, processor = tiny_models.build("llava", num_hidden_layers=2)
     batch = dict(tiny_models.inputs(processor, tiny_models.rows()[:1]))
     encoded = model.base_model.get_image_features(batch.pop("pixel_values"), return_dict=True)
     batch["mm_encoder_outputs"] = {"image": encoded}  # so that only the decoder is traced
     expected = {}
-    for name, method in SHALLOW.items():
+    for name, method in chosen.items():
         with method(model, processor, images=images()[:1]):
             expected[name] = model(**batch).logits
     fast = compiled(model)
     before = fast(**batch).logits  # traced without our hooks
-    for name, method in SHALLOW.items():
+    for name, method in chosen.items():
         try:
             with method(fast if isinstance(fast, nn.Module) else model, processor, images=images()[:1]):
                 found = fast(**batch).logits
@@ -159,7 +165,7 @@ def test_what_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any]
             assert compiled is compile_a_function_around, "only what is not in the model may be out of reach"
         else:
             torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=2e-3)
-        torch.testing.assert_close(fast(**batch).logits, before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast(**batch).logits, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", SHALLOW)

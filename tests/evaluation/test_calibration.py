@@ -112,15 +112,16 @@ class Shuffled(Speaker):
     """Every method answers as vanilla does, but about another image: a shuffle of its own for each method."""
 
     def __call__(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
-        known = {split: TASK.items(split=split) for split in ("calibration", "validation")}
+        known = [list(TASK.items(split=split)) for split in ("calibration", "validation")]
         for batch in todo:
+            draw = random.Random(batch.label)
+            texts = {}
+            for items in known:
+                for item, other in zip(items, draw.sample(items, len(items)), strict=True):
+                    texts[item.id] = "There is a " + " and a ".join(other.truth)
             records = []
             for job in batch.jobs:
-                items = known[job.question.item.split("-")[0]]
-                ids = [item.id for item in items]
-                texts = {item.id: "There is a " + " and a ".join(item.truth) for item in items}
-                others = random.Random(batch.label).sample(ids, len(ids))
-                text = texts[others[ids.index(job.question.item)]]
+                text = texts[job.question.item]
                 report = None if batch.method is None else {"fired": True}
                 records.append(Record(job.question, text=text, tokens=9, finished=True, report=report))
             store.extend(records)
@@ -326,7 +327,7 @@ def test_bad_input_ends_in_one_line(words: list[str], capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.count("\n") == 1
 
 
-SMALL = ["calibrate", "tiny-chair", "--model", "tiny", "--settings", "2", "--limit", "32", "--budget", "500"]
+SMALL = ["calibrate", "tiny-chair", "--model", "tiny", "--settings", "2", "--limit", "12", "--budget", "300"]
 
 
 @pytest.mark.slow
