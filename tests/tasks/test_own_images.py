@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def test_chair_describes_the_labelled_images_that_are_there(folder: Path) -> Non
     assert sorted(task.settings()["images"]) == ["7", "bus", "cat"]
     scores = task.score(task.items(), ["A cat, a dog."] * 3)
     assert scores.metrics["CHAIR_S"] == 100.0 and scores.totals["mentions"] == 6
+
+
+def test_labels_that_are_written_anew_are_read_anew(folder: Path) -> None:
+    labels = folder / "labels.json"
+    task = load_task("chair", folder, objects=labels)
+    assert task.items()[0].truth
+    labels.write_text(json.dumps({name: ["zebra"] for name in LABELS}))
+    os.utime(labels, ns=(0, 1))
+    assert {tuple(item.truth) for item in task.items()} == {("zebra",)}
 
 
 @pytest.mark.parametrize("name", ["pope", "pope-annotated"])

@@ -133,19 +133,10 @@ class Chair(Task):
     def _labelled(self, split: str) -> list[Item]:
         """The user's own images with the user's own labels."""
         assert self.objects is not None
-        labels, folder = read_labels(Path(self.objects)), self.folder("the images that --objects names")
-        paths = find_images(folder, labels)
-        if not paths:
-            raise TaskDataMissing(f"{self.name}: {folder} has none of the images that {self.objects} names")
-        return [
-            Item(
-                id=image,
-                image=paths[image],
-                question=DESCRIBE,
-                truth=sorted({category(name, Path(self.objects)) for name in labels[image]}),
-            )
-            for image in labelled_images(Path(self.objects), list(paths), self.seed, split, self.count)
-        ]
+        folder = self.folder("the images that --objects names")
+        file = Path(self.objects)
+        written = file.stat().st_mtime_ns if file.is_file() else 0  # reading says what is wrong with another
+        return list(_labelled(self, file, folder, split, (written, folder.stat().st_mtime_ns)))
 
     @staticmethod
     def _image(folder: Path, file_name: str) -> Path:
@@ -220,6 +211,24 @@ class Chair(Task):
             for number, image in enumerate(described.images)
         ]
         return described.scored(self.score(items, described.texts))
+
+
+@lru_cache(maxsize=6)
+def _labelled(task: Chair, file: Path, folder: Path, split: str, changed: object) -> tuple[Item, ...]:
+    """Kept, since labels of a hundred thousand images take seconds to read and settings are asked for often."""
+    labels = read_labels(file)
+    paths = find_images(folder, labels)
+    if not paths:
+        raise TaskDataMissing(f"{task.name}: {folder} has none of the images that {file} names")
+    return tuple(
+        Item(
+            id=image,
+            image=paths[image],
+            question=DESCRIBE,
+            truth=sorted({category(name, file) for name in labels[image]}),
+        )
+        for image in labelled_images(file, list(paths), task.seed, split, task.count)
+    )
 
 
 @lru_cache(maxsize=4)
