@@ -14,6 +14,13 @@ def test_importing_the_package_imports_no_model_library() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_whoever_plans_and_runs_batches_waits_for_no_model_library_before_the_model() -> None:
+    script = (
+        "import sys, airvlm.evaluation.ray_cluster; assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("name", airvlm.__all__)
 def test_every_public_name_leads_to_what_it_names(name: str) -> None:
     assert getattr(airvlm, name).__name__ == name

@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from airvlm.images import load
-from airvlm.images.cache import ImageCache, cache_of, content_key, nbytes, serial, weights_state
+from airvlm.images.cache import ImageCache, cache_of, nbytes, serial, weights_state
+from airvlm.images.content import content_key
 from airvlm.methods import AIR, Composed
 from airvlm.methods.air import evidence
 from airvlm.vlm import VLM

@@ -1,4 +1,4 @@
-"""What was computed of an image and may be wanted again: one content hash, and one store for each model.
+"""What was computed of an image and may be wanted again: one store for each model.
 
 Pixels, features, crops' tokens and evidence live in one least-recently-used store that is bounded in bytes. A key says
 everything the value depends on: the image's content, the settings, and where weights took part, their state. Knows
@@ -8,7 +8,6 @@ nothing of how the values are computed.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import threading
 from collections import Counter, OrderedDict
@@ -18,12 +17,11 @@ from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from airvlm.models.anatomy import every_module
 
-__all__ = ["ImageCache", "Kind", "cache_of", "content_key", "nbytes", "serial", "weights_state"]
+__all__ = ["ImageCache", "Kind", "cache_of", "nbytes", "serial", "weights_state"]
 
 V = TypeVar("V")
 Kind = Literal["pixels", "features", "crops", "evidence"]
@@ -118,16 +116,6 @@ def cache_of(model: nn.Module) -> ImageCache:
         if model not in _CACHES:
             _CACHES[model] = ImageCache()
         return _CACHES[model]
-
-
-def content_key(image: Image.Image | Tensor) -> str:
-    """The image's identity: equal for equal pixels, wherever they were read from."""
-    if isinstance(image, Tensor):
-        pixels = image.detach().cpu().contiguous().view(torch.uint8)
-        content, form = pixels.numpy().tobytes(), f"{image.dtype}{tuple(image.shape)}"
-    else:
-        content, form = image.tobytes(), f"{image.mode}{image.size}"
-    return hashlib.blake2b(content, key=form.encode()[:64], digest_size=16).hexdigest()
 
 
 def serial(thing: Any) -> int:

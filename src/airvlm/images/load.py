@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from airvlm.images.cache import content_key
+from airvlm.images.content import content_key
 from airvlm.images.download import DownloadError, download
 from airvlm.registry import renamed_names
 
