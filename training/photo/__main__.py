@@ -9,7 +9,7 @@ import torch
 
 from training.checkpoint import Log
 from training.export import export
-from training.photo.features import extract, maps
+from training.photo.features import READERS, extract, maps
 from training.photo.grammar import World
 from training.photo.joint import Packer, Views, restore_joint, train_joint
 from training.photo.labels import Labels
@@ -50,26 +50,26 @@ def main() -> None:
     model = build_model(recipe, processor)
     tower = model.model.vision_tower
     if "features" in chosen.stages:
-        for view in ("whole", "zoom"):
+        for view in READERS:
             extract(recipe, tower, labels, chosen.photos, folder, view)
-    whole, zoom = (maps(recipe, labels, folder, view) for view in ("whole", "zoom"))
+    kept = {view: maps(recipe, labels, folder, view) for view in READERS}
     pooled = PooledNames(
         labels.names, processor.tokenizer, labels.present[labels.splits["train"].start :].mean(0)
     )
     if "vision" in chosen.stages:
-        train_vision(recipe, model, pooled, labels, whole, zoom, folder, log)
+        train_vision(recipe, model, pooled, labels, kept["whole"], kept["zoom"], folder, log)
     else:
         restore_vision(model, pooled, folder)
     if not {"tokens", "joint", "score", "export"} & set(chosen.stages):
         return
-    tables = [cache_tokens(recipe, model, labels, kept, folder) for kept in (whole, zoom)]
+    tables = {view: cache_tokens(recipe, model, labels, own, folder) for view, own in kept.items()}
     packer = Packer(recipe, processor, world)
     if "joint" in chosen.stages:
-        train_joint(recipe, model, pooled, packer, Views(recipe, labels, *tables), folder, log)
+        train_joint(recipe, model, pooled, packer, Views(recipe, labels, tables), folder, log)
     elif {"score", "export"} & set(chosen.stages):
         restore_joint(model, pooled, folder)
     if "score" in chosen.stages:
-        log.write(stage="score", **score(model, packer, labels, tables[0], chosen.pope, 500))
+        log.write(stage="score", **score(model, packer, labels, tables["whole"], chosen.pope, 500))
     if "export" in chosen.stages:
         export(model, processor, folder / "model")
         print(f"the model is in {folder / 'model'}; training/photo/README.md says how to score and ship it")

@@ -1,7 +1,8 @@
 """The lower part of the tower on every photograph, once: its stride-16 map as 8-bit numbers in one file per view.
 
 OpenVINO computes them where it is installed, three to five times as fast as torch. The first view is the whole
-photograph; the second is a zoom, for training photographs only. Resumes where it was interrupted.
+photograph; the second is a zoom, the third the photograph in another shape, both for training photographs only. Resumes
+where it was interrupted.
 """
 
 from __future__ import annotations
@@ -44,6 +45,27 @@ def read_zoom(path: Path, side: int, recipe: Recipe) -> np.ndarray:
     x, y = draw.uniform(0, whole.width - w), draw.uniform(0, whole.height - h)
     zoomed = whole.resize((side, side), Image.Resampling.BICUBIC, box=(x, y, x + w, y + h))
     return np.asarray(zoomed)[:, :: -1 if draw.random() < 0.5 else 1]
+
+
+def read_stretched(path: Path, side: int, recipe: Recipe) -> np.ndarray:
+    """The photograph in another shape and size, squashed again, as a user's is; the same at every call.
+
+    Photographs that were squashed before they came here look sharper to the tower than those that it squashes itself.
+    """
+    draw = random.Random(f"airvlm stretched {recipe.seed} {path.stem}")
+    with Image.open(path) as image:
+        whole = image.convert("RGB")
+    size = tuple(round(n * draw.uniform(1.2, 3.0)) for n in whole.size)
+    filters = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.LANCZOS)
+    stretched = whole.resize(size, draw.choice(filters))
+    return np.asarray(stretched.resize((side, side), Image.Resampling.BICUBIC))
+
+
+READERS: dict[str, Callable[[Path, int, Recipe], np.ndarray]] = {
+    "whole": lambda path, side, recipe: read(path, side),
+    "zoom": read_zoom,
+    "stretched": read_stretched,
+}
 
 
 class _FromBytes(torch.nn.Module):
@@ -115,6 +137,8 @@ def places(recipe: Recipe, labels: Labels, view: str, done: int) -> list[int]:
     low, high = labels.trained(recipe.share)
     if view == "zoom":
         return list(range(max(low, done), min(high, low + recipe.zoomed)))
+    if view == "stretched":  # the last of its share
+        return list(range(max(low, high - recipe.stretched, done), high))
     return [k for k in (*range(labels.splits["train"].start), *range(low, high)) if k >= done]
 
 
@@ -127,12 +151,11 @@ def extract(
         return
     batches = [own[k : k + BATCH] for k in range(0, len(own), BATCH)]
     run = compiled(tower, side)
-    reader = read if view == "whole" else lambda path, side: read_zoom(path, side, recipe)
     began = time.time()
     with ThreadPoolExecutor(1) as pool:
 
         def load(batch: list[int]) -> np.ndarray:
-            rows = [reader(photos / f"{labels.stems[k]}.jpg", side) for k in batch]
+            rows = [READERS[view](photos / f"{labels.stems[k]}.jpg", side, recipe) for k in batch]
             rows += [rows[-1]] * (BATCH - len(rows))
             return np.stack(rows)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from training.checkpoint import Log, load, save
 from training.joint import Packed, collate
 from training.photo import grammar
+from training.photo.features import places
 from training.photo.labels import Labels
 from training.photo.pooled import PooledNames
 from training.photo.recipe import Recipe
-from training.photo.vision import two_cycles
+from training.photo.vision import cycles
 
 POOL = 8  # steps whose samples are drawn together, so that each batch takes samples of one length
 
@@ -72,28 +74,35 @@ class Packer:
         return out
 
 
+Pick = tuple[int, str]  # a photograph's row, and the view
+
+
 class Views:
-    """The tokens of both views, and what can be drawn from them."""
+    """The tokens of every view, and what can be drawn from them."""
 
-    def __init__(self, recipe: Recipe, labels: Labels, whole: np.ndarray, zoom: np.ndarray) -> None:
-        self.recipe, self.labels, self.tables = recipe, labels, (whole, zoom)
-        self.low, self.high = labels.trained(recipe.share)
-        self.zoomed = min(self.low + recipe.zoomed, self.high)
+    def __init__(self, recipe: Recipe, labels: Labels, tables: Mapping[str, np.ndarray]) -> None:
+        self.labels, self.tables = labels, tables
+        own = {view: places(recipe, labels, view, labels.splits["train"].start) for view in tables}
+        self.rows = {view: range(rows[0], rows[-1] + 1) for view, rows in own.items() if rows}
+        shares = {"zoom": recipe.joint_zoomed_share, "stretched": recipe.joint_stretched_share}
+        self.shares = {view: share for view, share in shares.items() if view in self.rows}
+        self.shares["whole"] = 1 - sum(self.shares.values())
 
-    def draw(self, draw: random.Random) -> tuple[int, bool]:
-        zoomed = self.zoomed > self.low and draw.random() < self.recipe.joint_zoomed_share
-        return draw.randrange(self.low, self.zoomed if zoomed else self.high), zoomed
+    def draw(self, draw: random.Random) -> Pick:
+        [view] = draw.choices([*self.shares], [*self.shares.values()])
+        rows = self.rows[view]
+        return draw.randrange(rows.start, rows.stop), view
 
-    def tokens(self, picks: list[tuple[int, bool]]) -> Tensor:
-        return torch.from_numpy(np.stack([self.tables[zoomed][row] for row, zoomed in picks])).float()
+    def tokens(self, picks: list[Pick]) -> Tensor:
+        return torch.from_numpy(np.stack([self.tables[view][row] for row, view in picks])).float()
 
-    def present(self, picks: list[tuple[int, bool]]) -> np.ndarray:
+    def present(self, picks: list[Pick]) -> np.ndarray:
         return self.labels.present[[row for row, _ in picks]]
 
 
 def pool(
     recipe: Recipe, packer: Packer, views: Views, number: int
-) -> list[tuple[list[tuple[int, bool]], list[Packed], float]]:
+) -> list[tuple[list[Pick], list[Packed], float]]:
     """The batches of steps ``number * POOL`` and following; the last entry is an average batch's weight."""
     draw = random.Random(f"airvlm photo joint {recipe.seed} {number}")
     picks = [views.draw(draw) for _ in range(POOL * recipe.joint_batch)]
@@ -158,7 +167,7 @@ def train_joint(
     model.train()
     batches = pool(recipe, packer, views, start // POOL)
     began, seen, sums = time.time(), 0, torch.zeros(6)
-    for step in range(start, recipe.joint_steps):
+    for step in range(start, recipe.joint_ends[-1]):
         if step % POOL == 0:
             batches = pool(recipe, packer, views, step // POOL)
         picks, samples, weight = batches[step % POOL]
@@ -175,7 +184,7 @@ def train_joint(
             pooled(z, decoder.embed_tokens.weight), truth, reduction="sum"
         )
         loss = (losses * weights[told]).sum() / weight + recipe.pooled_weight * named / len(truth)
-        rate = recipe.joint_rate * two_cycles(step, recipe.joint_cycle, recipe.joint_steps, warm=200)
+        rate = recipe.joint_rate * cycles(step, recipe.joint_ends, warm=200)
         for group, share in zip(optimiser.param_groups, (1.0, recipe.projector_share), strict=True):
             group["lr"] = rate * share
         optimiser.zero_grad()
@@ -188,12 +197,12 @@ def train_joint(
             [losses[~closed].sum().item(), (~closed).sum(), right.sum(), len(right), named.item(), len(truth)]
         )
         seen += len(picks)
-        if step % 50 == 49 or step == recipe.joint_steps - 1:
+        if step % 50 == 49 or step == recipe.joint_ends[-1] - 1:
             a, b, c, d, e, f = sums.tolist()
             pace = seen / (time.time() - began)
             log.write(
                 stage="joint", step=step, words=a / b, yes_no_right=c / d, pooled=e / f, samples_a_second=pace
             )
             sums.zero_()
-        if step % 200 == 199 or step == recipe.joint_steps - 1:
+        if step % 200 == 199 or step == recipe.joint_ends[-1] - 1:
             save(folder / "joint.pt", parts, optimiser, step + 1)

@@ -16,9 +16,11 @@ class Recipe:
     zoom: tuple[float, float] = (0.6, 1.0)  # side of the second view's window, as a share of the photograph's
     zoomed: int = 12_000  # training photographs that have a second view
     zoomed_share: float = 0.15  # of the samples
+    stretched: int = (
+        0  # those that have a third view: of another shape and size, squashed to the square again
+    )
     vision_width: int = 256
-    vision_steps: int = 1400
-    vision_cycle: int = 800  # of them in the first cycle of the learning rate
+    vision_ends: tuple[int, ...] = (800, 1400)  # steps at which the cycles of the learning rate end
     vision_batch: int = 64
     vision_rate: float = 1.5e-3  # of adapter, projector and names
     upper_rate: float = 3e-4  # of the tower's last blocks
@@ -28,11 +30,11 @@ class Recipe:
     heads: int = 4
     feed_forward: int = 416
     vocabulary: int = 768
-    joint_steps: int = 7000
-    joint_cycle: int = 2800  # of them in the first cycle of the learning rate
+    joint_ends: tuple[int, ...] = (2800, 7000)
     joint_batch: int = 24
     joint_rate: float = 2e-3
     joint_zoomed_share: float = 0.1
+    joint_stretched_share: float = 0.0
     other_share: float = 0.3  # of the samples, those with a question of another kind
     questions: int = 6  # yes/no questions packed behind each photograph
     answer_weight: float = 3.0  # of the tokens of a yes or no, against other words
@@ -46,7 +48,9 @@ class Recipe:
 
 
 RECIPES = {
-    "first": Recipe("first", seed=1),
+    "first": Recipe(
+        "first", seed=1, stretched=16_000, joint_stretched_share=0.3, joint_ends=(2800, 7000, 9600)
+    ),
     # sees 160 pixels, so that crops of a larger photograph bring detail; other photographs, half the joint training
     "second": Recipe(
         "second",
@@ -56,7 +60,6 @@ RECIPES = {
         share=(0.62, 1.0),
         zoom=(0.4, 1.0),
         zoomed=16_000,
-        joint_steps=2800,
-        joint_cycle=2800,
+        joint_ends=(2800,),
     ),
 }

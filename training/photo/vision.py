@@ -34,11 +34,11 @@ def pick(
     return rows
 
 
-def two_cycles(step: int, cycle: int, steps: int, warm: int = 100) -> float:
-    """The learning rate as a share of its peak: it rises and falls twice, the second time to three quarters."""
-    if step < cycle:
-        return rate_at(step, cycle, 1.0, warm)
-    return rate_at(step - cycle, steps - cycle, 0.75, warm)
+def cycles(step: int, ends: tuple[int, ...], start: int = 0, warm: int = 100) -> float:
+    """The learning rate as a share of its peak: it rises and falls in each cycle, to three quarters after the first."""
+    begins = (start, *ends[:-1])
+    begin, end = next(own for own in zip(begins, ends, strict=True) if step < own[1])
+    return rate_at(step - begin, end - begin, 1.0 if begin == start else 0.75, warm)
 
 
 def learns(name: str) -> bool:
@@ -88,7 +88,7 @@ def train_vision(
     start = load(folder / "vision.pt", parts, optimiser)
     tower.to(memory_format=torch.channels_last)  # twice as fast backwards
     losses = []
-    for step in range(start, recipe.vision_steps):
+    for step in range(start, recipe.vision_ends[-1]):
         draw = random.Random(f"airvlm photo vision {recipe.seed} {step}")
         rows = pick(recipe, labels, whole, zoom, draw, recipe.vision_batch)
         rows.sort(key=lambda row: row[1])
@@ -98,13 +98,9 @@ def train_vision(
         moving = step >= recipe.upper_from
         for name, parameter in tower.upper.named_parameters():
             parameter.requires_grad_(moving and learns(name))
-        rate = two_cycles(step, recipe.vision_cycle, recipe.vision_steps)
+        rate, late = cycles(step, recipe.vision_ends), cycles(step, recipe.vision_ends, recipe.upper_from)
         optimiser.param_groups[0]["lr"] = recipe.vision_rate * rate
-        first = recipe.upper_from
-        late = recipe.upper_rate * two_cycles(
-            step - first, recipe.vision_cycle - first, recipe.vision_steps - first
-        )
-        optimiser.param_groups[1]["lr"] = late if moving else 0.0
+        optimiser.param_groups[1]["lr"] = recipe.upper_rate * late if moving else 0.0
         logits = pooled(projector(tower.tokens(kept.to(memory_format=torch.channels_last))), words.weight)
         loss = F.binary_cross_entropy_with_logits(logits, truth, reduction="sum") / len(truth)
         optimiser.zero_grad()
@@ -115,7 +111,7 @@ def train_vision(
         if step % 25 == 24:
             log.write(stage="vision", step=step, loss=float(np.mean(losses)))
             losses.clear()
-        if step % 200 == 199 or step == recipe.vision_steps - 1:
+        if step % 200 == 199 or step == recipe.vision_ends[-1] - 1:
             save(folder / "vision.pt", parts, optimiser, step + 1)
             log.write(stage="vision-map", step=step, mAP=score(model, pooled, labels, whole))
 
