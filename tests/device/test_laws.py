@@ -16,7 +16,7 @@ from torch import Tensor
 
 from airvlm.hooks import intervention
 from airvlm.hooks.method import Method
-from airvlm.methods.air import convergence
+from airvlm.methods.air import transport
 from airvlm.methods.air.config import AIR
 from airvlm.methods.air.transport import sinkhorn
 from airvlm.models.anatomy import Anatomy
@@ -164,8 +164,8 @@ def test_transport_reads_back_at_most_thrice_whatever_the_updates(eps: float, pi
 def test_transport_on_a_device_ends_soon_after_its_slowest_problem(eps: float, log: Log) -> None:
     solved = sinkhorn(costs().to(FIRST), eps)
     needed = int(solved.iterations.held.max())  # type: ignore[attr-defined]
-    late = convergence.EVERY + LAG // 30  # until the answer is sent, and until it has arrived
-    assert needed <= solved.updates <= max(convergence.FIRST, needed + late)
+    late = transport.EVERY + LAG // 30  # until the answer is sent, and until it has arrived
+    assert needed <= solved.updates <= max(transport.FIRST, needed + late)
     assert eps > EPS[0] or needed > 80  # the longest is one that no early look would see
 
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from airvlm.methods.air.convergence import Convergence
-
 TOLERANCE = 1e-4  # total marginal error of a plan; docs/speed.md tells what a looser one changes
+# updates after which a host looks at a device's convergence: see Convergence
+FIRST = 20
+EVERY = 5
+LATE = (60, 250)  # together with FIRST they cover a range of 1000, a factor of four between them
 MEMORY = 5  # updates that a step is extrapolated from
 RELAXATION = 1.6  # of an update before it is extrapolated; 1 is Sinkhorn's own
 RIDGE = 1e-3  # of the least squares that extrapolate, relative to the largest difference
@@ -235,3 +237,37 @@ class _Solver:
                 f"the cost of problem {finite.index(False)} holds NaN or infinity; transport needs finite costs"
             )
         return not any(left)
+
+
+class Convergence:
+    """When the host learns that every problem of a batch has converged: asked after every update, counted from 1.
+
+    On a CPU it looks after each update. A device works behind the host, and each look that waits for it leaves it
+    idle: it is waited for once, at update FIRST, which most batches need no more than. From there on the answer is sent
+    every EVERY updates into pinned memory, which the host reads without waiting: it hears some updates late, and those
+    change nothing. Memory that cannot be pinned is not written behind the host's back; there the looks LATE wait too.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.host = device.type == "cpu"
+        self.first = 1 if self.host else FIRST  # the caller looks at this one, and waits
+        self.heard = None if self.host else _pinned()
+
+    def reached(self, update: int, unconverged: Tensor) -> bool:
+        """Whether no problem is left, as far as the host knows; `unconverged` is bool, of any shape."""
+        if self.host or (self.heard is None and update in LATE):
+            return not bool(unconverged.any())
+        if self.heard is None or update < self.first:
+            return False
+        if update % EVERY == 0:
+            # What has converged stays so: one byte goes from 0 to 1, and whenever it is read it is true or late.
+            self.heard.copy_(unconverged.any().logical_not_(), non_blocking=True)
+        return bool(self.heard)
+
+
+def _pinned() -> Tensor | None:
+    """A False on the host that a device can write into by itself; None where memory cannot be pinned."""
+    try:
+        return torch.zeros((), dtype=torch.bool, pin_memory=True)
+    except (RuntimeError, NotImplementedError):
+        return None
