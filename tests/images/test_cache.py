@@ -112,7 +112,7 @@ def test_evidence_serves_every_weight_and_no_other_recipe(vlm: VLM) -> None:
     for method in (AIR(), AIR(weight=0.5), AIR(weight=0.1)):
         vlm.ask(tiny_models.sample_image(1), QUESTION, method=method, max_new_tokens=1)
     assert (computed["crops"], computed["evidence"]) == (1, 1)
-    vlm.ask(tiny_models.sample_image(1), QUESTION, method=AIR(eps=0.1), max_new_tokens=1)
+    vlm.ask(tiny_models.sample_image(1), QUESTION, method=AIR(eps=0.2), max_new_tokens=1)
     assert (computed["crops"], computed["evidence"]) == (1, 2)
     vlm.ask(tiny_models.sample_image(1), QUESTION, method=AIR(patches=4), max_new_tokens=1)
     assert (computed["crops"], computed["evidence"]) == (2, 3)

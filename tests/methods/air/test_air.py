@@ -163,7 +163,7 @@ def test_presets_take_overrides_and_another_rule_replaces_theirs() -> None:
     assert AIR.paper().tau == 0.06
     assert (AIR.paper(keep=3).tau, AIR.paper(keep=3).keep) == (None, 3)
     assert AIR.lineage(quantile=0.5, strength=0.2).strength == 0.2
-    assert AIR() == AIR.transported() != AIR.transported(weight=0.4)
+    assert AIR() == AIR.transported() != AIR.transported(weight=0.6)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class AIR(Method):
         1.0, "Q, the prototypes: a count, or a fraction of the image's K tokens", low=0, search=(0.1, 1.0)
     )
     eps: float = setting(
-        0.03, "entropic regulariser of the transport; small is sharp", above=0, search=(0.01, 0.3)
+        0.1, "entropic regulariser of the transport; small is sharp", above=0, search=(0.01, 0.3)
     )
     distance: Literal["ot", "cosine"] = setting("ot", "of a crop: ot is <T, C>, cosine the mean of C")
     tau: float | None = setting(
@@ -79,7 +79,7 @@ class AIR(Method):
 
     # transported: blend into the visual tokens
     weight: float = setting(
-        0.25,
+        0.4,
         "share of the projected token in the blend; 0 is off",
         low=0,
         high=1,
@@ -188,7 +188,7 @@ class AIR(Method):
     @classmethod
     def transported(cls, **changes: Any) -> Self:
         """Our own, of the same parts: the plan projects each crop's tokens onto the visual tokens they match."""
-        return cls._preset({"reading": "carry", "weight": 0.25, "eps": 0.03, "top_q": 1.0}, changes)
+        return cls._preset({"reading": "carry", "weight": 0.4, "eps": 0.1, "top_q": 1.0}, changes)
 
     @classmethod
     def _preset(cls, preset: dict[str, Any], changes: dict[str, Any]) -> Self:
