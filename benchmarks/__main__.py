@@ -26,15 +26,15 @@ def main() -> None:
     quick = "--quick" in sys.argv
     failed = []
     started = time.perf_counter()
-    for name, options in QUICK.items():
-        print(f"\n== {name}", flush=True)
-        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *(options if quick else [])])
-        failed += [name] if done.returncode else []
+    commands = {name: [f"benchmarks.{name}", *(short if quick else [])] for name, short in QUICK.items()}
     if not quick:
-        print("\n== airvlm bench methods", flush=True)
-        fewer = ["--repeats", "3", "--tokens", "16"]
-        done = subprocess.run([sys.executable, "-m", "airvlm", "bench", "methods", *fewer])
-        failed += ["bench methods"] if done.returncode else []
+        commands["airvlm bench methods"] = ["airvlm", "bench", "methods", "--repeats", "3", "--tokens", "16"]
+    for number, (name, command) in enumerate(commands.items(), start=1):
+        print(f"\n== {number} of {len(commands)}: {name}", flush=True)
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", *command])
+        failed += [name] if done.returncode else []
+        print(f"{name} took {(time.perf_counter() - began) / 60:.1f} minutes", flush=True)
     print(f"\nAll of them took {(time.perf_counter() - started) / 60:.1f} minutes.")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

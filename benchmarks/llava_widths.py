@@ -11,6 +11,7 @@ import argparse
 import copy
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from tqdm import tqdm
 from transformers import DynamicCache
 
 from airvlm.bench.wide import (
@@ -130,12 +132,22 @@ def seconds(job: Callable[[], Any]) -> float:
 def interleaved(jobs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
     """Seconds that each job reports, in turns, so that a slow moment of the machine hits all alike; one warm-up."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(repeats + 1):
-        for name, job in jobs.items():
-            value = job()
-            if turn:
-                taken[name].append(value)
+    with tqdm(
+        total=(repeats + 1) * len(jobs), unit="job", leave=False, mininterval=1 if _seen() else 30
+    ) as bar:
+        for turn in range(repeats + 1):
+            for name, job in jobs.items():
+                bar.set_postfix_str(f"turn {turn} of {repeats}, {name}", refresh=False)
+                value = job()
+                bar.update()
+                if turn:
+                    taken[name].append(value)
     return taken
+
+
+def _seen() -> bool:
+    """Whether somebody watches; a file of what was printed needs a line now and then only."""
+    return sys.stderr.isatty()
 
 
 def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, list[float]]:

@@ -75,7 +75,7 @@ def batching(chosen: argparse.Namespace) -> None:
         warm = Asked.of(name, load_task(name), limit=2)
         one_at_a_time(vlm, warm, method), in_batches(vlm, warm, method, 2)
         ratios = []
-        for _ in range(chosen.rounds):
+        for _ in range(chosen.rounds or 3):
             loop, expected = one_at_a_time(vlm, asked, method)
             batched, texts = in_batches(vlm, asked, method, chosen.batch_size)
             different = sum(texts[key] != expected[key] for key in expected)
@@ -100,42 +100,54 @@ def defaults(chosen: argparse.Namespace) -> None:
         for w in sorted({1, cores()})
         for b in (16, 64)
     }
-    worst = 0.0
+    worst, rounds, started = 0.0, chosen.rounds or 1, time.perf_counter()
+    total, done = 2 * rounds * len(settings), 0
     for busy in (0, cores()):
         with neighbours(busy):
             seconds: dict[str, list[float]] = {name: [] for name in settings}
-            for _ in range(chosen.rounds):  # in turns, so that what else happens meets all of them
+            for _ in range(rounds):  # in turns, so that what else happens meets all of them
                 for name, flags in settings.items():
-                    seconds[name].append(evaluated(chosen, flags))
+                    taken = evaluated(chosen, flags)
+                    seconds[name].append(taken)
+                    done += 1
+                    print(f"  {done} of {total}: {taken:.1f} s, {name}, {_where(busy)}", flush=True)
         medians = {name: statistics.median(found) for name, found in seconds.items()}
         best = min((name for name in medians if name != "default"), key=lambda name: medians[name])
         ratio = medians["default"] / medians[best]
         worst = max(worst, ratio)
-        where = f"beside {busy} busy processes" if busy else "quiet"
-        print(f"{where}: the default takes {ratio:.2f} times the seconds of the best setting by hand")
+        print(f"{_where(busy)}: the default takes {ratio:.2f} times the seconds of the best setting by hand")
         for name, value in medians.items():
             print(f"  {value:7.1f} s  {name}{' (best by hand)' if name == best else ''}")
+    print(f"all of it took {(time.perf_counter() - started) / 60:.1f} minutes")
     if worst > ALLOWED:
         raise SystemExit(f"the default takes more than {ALLOWED:g} times the best setting's seconds")
+
+
+def _where(busy: int) -> str:
+    return f"beside {busy} busy processes" if busy else "quiet"
 
 
 def evaluated(chosen: argparse.Namespace, flags: list[str]) -> float:
     """Seconds of a whole command, from start to end."""
     tasks = chosen.task or ["tiny-chair"]
-    model = ["--model", chosen.model] if chosen.model else []
+    model = ["--model", chosen.model or "tiny"]
     command = [sys.executable, "-m", "airvlm", "evaluate", *tasks, *model, "--method", "air", "--no-curve"]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     with tempfile.TemporaryDirectory() as folder:
         limit = ["--limit", str(chosen.items or 384), "--out", folder, "--json"]
         started = time.perf_counter()
-        subprocess.run([*command, *limit, *flags], check=True, capture_output=True, env=environment)
+        done = subprocess.run([*command, *limit, *flags], capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise SystemExit(
+                f"airvlm evaluate {' '.join(flags)} ended with {done.returncode}: {done.stderr[-500:]}"
+            )
         return time.perf_counter() - started
 
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
     """Other processes that keep cores busy meanwhile."""
-    others = [multiprocessing.Process(target=_busy, daemon=True) for _ in range(count)]
+    others = [multiprocessing.Process(target=_busy, args=[os.getpid()], daemon=True) for _ in range(count)]
     for other in others:
         other.start()
     try:
@@ -146,8 +158,9 @@ def neighbours(count: int) -> Iterator[None]:
             other.join()
 
 
-def _busy() -> None:
-    while True:
+def _busy(until_gone: int) -> None:
+    """Ends with the benchmark, also where that is killed and cannot end it."""
+    while os.getppid() == until_gone:
         sum(range(10_000))
 
 
@@ -159,7 +172,7 @@ def main() -> None:
     parser.add_argument("--model", default=None)
     parser.add_argument("--items", type=int, default=None)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--task", action="append", default=None)
     parser.add_argument("--method", default="vanilla")
     chosen = parser.parse_args()
