@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,14 @@ from airvlm.analysis.samples import load_samples
 from tests import tiny_models
 
 NAMES = ["margins", "layers", "heat", "crops", "tokens", "agreement"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_blocks() -> Iterator[None]:
+    """Occlude an image in 8 parts and not 64: a pass each, and that there are maps needs no fine ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("airvlm.analysis.heat"), "BLOCKS", 8)
+        yield
 
 
 @pytest.fixture(scope="module")
