@@ -21,10 +21,9 @@ from PIL import Image
 
 from airvlm import AIR
 from airvlm.bench.resident import begin_peak, peak
-from airvlm.methods.air.convergence import EVERY, FIRST
 from airvlm.methods.air.crops import CropTokens, crop_boxes
 from airvlm.methods.air.evidence import gather
-from airvlm.methods.air.transport import TOLERANCE, cosine_cost, sinkhorn
+from airvlm.methods.air.transport import EVERY, FIRST, TOLERANCE, cosine_cost, sinkhorn
 from airvlm.methods.air.transported import project
 from benchmarks import llava_widths as llava
 from benchmarks import pot
