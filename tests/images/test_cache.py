@@ -12,7 +12,7 @@ from torch import Tensor
 
 from airvlm.images import load
 from airvlm.images.cache import ImageCache, cache_of, nbytes, serial, weights_state
-from airvlm.images.content import content_key
+from airvlm.images.load import content_key
 from airvlm.methods import AIR, Composed
 from airvlm.methods.air import evidence
 from airvlm.vlm import VLM

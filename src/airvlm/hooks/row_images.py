@@ -15,8 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from airvlm.hooks.intervention import Step
-from airvlm.images.content import content_key
-from airvlm.images.load import LoadedImage, read_image
+from airvlm.images.load import LoadedImage, content_key, read_image
 from airvlm.models.anatomy import Anatomy
 
 __all__ = ["AnyImage", "ImageTokens", "RowImage", "RowImages", "WrongImages"]

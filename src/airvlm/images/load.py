@@ -6,22 +6,25 @@ Refuses what it cannot read with one clear `BadImage`. Knows nothing of models o
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from airvlm.images.content import content_key
 from airvlm.images.download import DownloadError, download
 from airvlm.registry import renamed_names
 
-__all__ = ["BadImage", "ImageSource", "LoadedImage", "load_image", "read_image"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BadImage", "ImageSource", "LoadedImage", "content_key", "load_image", "read_image"]
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | LoadedImage"
 
@@ -56,6 +59,18 @@ def read_image(source: ImageSource, *, allow_urls: bool = False, draft: int | No
         return source
     rgb = load_image(source, allow_urls=allow_urls, draft=draft)
     return LoadedImage(rgb, content_key(rgb))
+
+
+def content_key(image: Image.Image | Tensor) -> str:
+    """The image's identity: equal for equal pixels, wherever they were read from."""
+    if isinstance(image, Image.Image):
+        content, form = image.tobytes(), f"{image.mode}{image.size}"
+    else:
+        import torch  # here, so that whoever only reads images does not wait for it
+
+        pixels = image.detach().cpu().contiguous().view(torch.uint8)
+        content, form = pixels.numpy().tobytes(), f"{image.dtype}{tuple(image.shape)}"
+    return hashlib.blake2b(content, key=form.encode()[:64], digest_size=16).hexdigest()
 
 
 def load_image(

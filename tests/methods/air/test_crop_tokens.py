@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from airvlm.images.cache import cache_of
-from airvlm.images.content import content_key
+from airvlm.images.load import content_key
 from airvlm.methods.air.crops import Box, Cropping, CropTokens, crop_boxes, crops, encode_crops
 from airvlm.models.anatomy import Anatomy
 from tests import tiny_models
