@@ -2,7 +2,7 @@
 
 Updates are told of the embedded models' own tokens (both on the tiny model's scenes, and the photograph model on
 --photos FOLDER where one is given), of tokens drawn to be like them at LLaVA's widths (tokens.py), and of random
-ones. AIR() matches all tokens of an image at eps 0.03, AIR.paper() its 100 prototypes at 0.1. Memory is that of one
+ones. AIR() matches all tokens of an image, AIR.paper() its 100 prototypes, both at eps 0.1. Memory is that of one
 image's evidence at LLaVA's widths above the tokens themselves, in buffers of the size of the crops' costs. A device's
 work is counted on the tests' pretend accelerator and turned into seconds by the arithmetic that is printed.
 
