@@ -114,7 +114,7 @@ def test_the_free_photograph_is_told_with_its_credit_and_every_object_in_questio
     code, out, _ = run(capsys, "demo", "-o", str(tmp_path / "demo.png"), *FIELDS)
     assert code == 0
     assert "the photograph" in out
-    assert "Is there a dog in the image?" in out
+    assert "Is there a dog" in out
 
 
 def test_the_free_photograph_is_the_one_that_was_looked_at() -> None:
