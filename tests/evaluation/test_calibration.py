@@ -15,6 +15,7 @@ import pytest
 
 import airvlm.methods
 from airvlm import AIR, VLM, Method, cli, parse_method
+from airvlm.evaluation import calibration
 from airvlm.evaluation.calibrated import Calibration, Found, Stage
 from airvlm.evaluation.calibration import _survivors, calibrate
 from airvlm.evaluation.candidates import Candidate, candidates
@@ -250,6 +251,20 @@ def test_a_good_setting_that_loses_recall_goes_on_beside_what_gives_it_back(tmp_
     assert found.measured is not None and found.measured.recall_change is not None
     assert found.measured.recall_change.value >= -1
     assert found.tried > 12
+
+
+def test_a_default_that_may_lose_recall_stays_and_its_companion_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        calibration, "_companion", lambda found, stage: found.candidate.beside("shorter:bias=-1")
+    )
+    stage = _stage([5.0, 4.0], 2.0)
+    default = stage.found[1]
+    loss = Estimate.of(-2.0, np.linspace(-4.0, 0.0, 400), 40, images=40)  # more than a point, perhaps
+    helped = replace(stage.found[0], candidate=default.candidate.beside("shorter:bias=-1"))
+    stage = replace(stage, found=(helped, replace(default, recall_change=loss)))
+    assert _survivors(stage, 1.0) == [helped.candidate, default.candidate]
 
 
 def test_the_result_is_a_method_that_loads_again(tmp_path: Path) -> None:

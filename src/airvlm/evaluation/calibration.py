@@ -172,7 +172,8 @@ def _survivors(stage: Stage, limit: float) -> list[Candidate]:
     best = staying[0][0].draws if staying else 0.0
     staying = [(f, own) for f, own in staying if np.percentile(best - f.draws, 2.5) <= 0]
     half = max(SURVIVORS, math.ceil(len(stage.found) / 2))
-    return [c for i, (f, own) in enumerate(staying) if i < half or f.candidate.is_default for c in own]
+    chosen = [c for i, (f, own) in enumerate(staying) if i < half or f.candidate.is_default for c in own]
+    return list(dict.fromkeys(chosen))  # a default that stays has the companion that it had before
 
 
 def _companion(found: Found, stage: Stage) -> Candidate | None:
