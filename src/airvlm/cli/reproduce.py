@@ -294,6 +294,7 @@ def _readme(path: Path, plan: bool, json: bool) -> None:
     if not found:
         raise Failure(f"{path} has no tables between '<!-- results: TASK of COMMAND -->' and '<!-- end -->'")
     commands = list({tuple(block.command): None for block in found if block.command is not None})
+    absent = {block.folder: data for block in found if (data := block.data) and not Path(data).exists()}
     if plan:
         facts = [
             {
@@ -301,6 +302,7 @@ def _readme(path: Path, plan: bool, json: bool) -> None:
                 "folder": b.folder,
                 "command": b.source if b.command else None,
                 "answers": _held(b.folder),
+                "missing": absent.get(b.folder),
             }
             for b in found
         ]
@@ -308,14 +310,25 @@ def _readme(path: Path, plan: bool, json: bool) -> None:
             emit({"tables": facts})
         for fact in facts if not json else ():
             how = f"airvlm reproduce readme runs: {fact['command']}" if fact["command"] else "read as it is"
+            if fact["missing"]:
+                how = f"left as it is, because {fact['missing']} is not here; with it, {how}"
             out().print(
                 f"{fact['task']}: {fact['answers']} answers in {fact['folder']}; {how}",
                 markup=False,
                 soft_wrap=True,
             )
         return
+    if len({block.folder for block in found} - absent.keys()) == 0:
+        raise Failure(
+            f"{path}: {next(iter(absent.values()))} is not here, and every table needs it or its like"
+        )
+    for folder, data in absent.items():
+        note = f"{path}: the tables of {folder} are left as they are: {data} is not here"
+        err().print(note, markup=False, soft_wrap=True)
+    every, found = found, [block for block in found if block.folder not in absent]
     for command in commands:
-        _evaluate(command)
+        if any(tuple(block.command or ()) == command for block in found):
+            _evaluate(command)
     try:
         runs = {block.folder: Results.load(block.folder) for block in found}
     except StoreError as error:
@@ -327,10 +340,12 @@ def _readme(path: Path, plan: bool, json: bool) -> None:
     if lacking:
         raise Failure(f"{path}: {lacking[0].folder} has no answers to {lacking[0].task}")
     tables = [readme_table(runs[b.folder].tasks[b.task]) for b in found]
-    write_atomically(path, replaced(text, tables))
+    made = dict(zip(found, tables, strict=True))
+    write_atomically(path, replaced(text, [made.get(block, block.table) for block in every]))
     changed = [b.task for b, table in zip(found, tables, strict=True) if b.table.strip() != table.strip()]
     if json:
-        emit({"file": str(path), "tables": [b.task for b in found], "changed": changed})
+        left = [b.task for b in every if b.folder in absent]
+        emit({"file": str(path), "tables": [b.task for b in found], "changed": changed, "left": left})
         return
     said = f"{path}: {len(found)} tables, changed: {', '.join(changed) or 'none'}"
     out().print(said, markup=False, soft_wrap=True)

@@ -54,6 +54,12 @@ class Block:
         return self.source if words is None else words[words.index("--out") + 1]
 
     @property
+    def data(self) -> str | None:
+        """The folder of images that the command needs; none where it names none."""
+        words = self.command or []
+        return next((b for a, b in pairwise(words) if a == "--data"), None)
+
+    @property
     def methods(self) -> list[str]:
         """That the command names, vanilla first; none where the source is a folder."""
         words = self.command or []
