@@ -138,5 +138,5 @@ def test_what_stands_between_the_readmes_markers_has_the_commands_form(
             for cell in _cells(row)[1:]:
                 assert re.fullmatch(r"(|–|N|N ± (N|\?)|N \[(N, N|\?)\].*)", _form(cell)), cell
         if block.task == "tiny-chair":
-            assert head == made[0] and rule == made[1]
+            assert [c for c in _cells(head) if "matched" not in c] == _cells(made[0])
     assert [_form(c) for c in _cells(made[2])[1:4]] == ["N ± N"] * 3
