@@ -108,7 +108,18 @@ def test_the_task_is_evaluated_and_reported(
     installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "run")
-    found = run(capsys, "evaluate", "twenty-questions", "--method", "air", "--out", out, "--no-curve")
+    found = run(
+        capsys,
+        "evaluate",
+        "twenty-questions",
+        "--model",
+        "tiny",
+        "--method",
+        "air",
+        "--out",
+        out,
+        "--no-curve",
+    )
     accuracy = found["twenty-questions"]["vanilla"]["accuracy"]
     assert accuracy["n"] == 20
     assert accuracy["value"] > 60  # the embedded model answers nine of ten such questions
