@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from airvlm.evaluation import resources
-from airvlm.evaluation.resources import MOST_ROWS, Resources, chosen, rows_at_once
+from airvlm.evaluation.resources import KEPT, MOST_ROWS, Resources, chosen, keeping_images, rows_at_once
+from airvlm.images.cache import ImageCache
 
 
 class Model(torch.nn.Module):
@@ -52,6 +53,24 @@ def test_rows_at_once_follow_the_models_size_and_the_memory(monkeypatch):
         found.append(rows_at_once(large))
     assert found == sorted(found) and found[0] < found[-1] <= MOST_ROWS and found[0] >= 1
     assert rows_at_once(SimpleNamespace(model=Model(20))) == MOST_ROWS
+
+
+def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
+    vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
+    cache = vlm.encoder.cache
+    with keeping_images(vlm, workers=2):
+        assert cache.limit == int(KEPT * 8 * 2**30)
+        for k in range(9):
+            cache.put("crops", k, torch.zeros(10))
+        assert len(cache) == 9
+    assert cache.limit == 100 and cache.bytes <= 100 and cache.get("crops", 8) is not None
+
+
+def test_a_device_keeps_what_it_kept():
+    vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
+    vlm.model.device = "cuda:0"
+    with keeping_images(vlm):
+        assert vlm.encoder.cache.limit == 100
 
 
 def test_without_a_model_at_hand_there_is_still_a_size():

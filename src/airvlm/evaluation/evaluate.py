@@ -19,6 +19,7 @@ from airvlm.evaluation import BATCH_SIZE
 from airvlm.evaluation.manifest import note
 from airvlm.evaluation.matched import calibration, match
 from airvlm.evaluation.plan import Asked, Batch, ModelFacts, chunks
+from airvlm.evaluation.resources import keeping_images
 from airvlm.evaluation.results import Results
 from airvlm.evaluation.runner import pending, work
 from airvlm.evaluation.shards import Shard
@@ -68,7 +69,7 @@ def evaluate(
         note(Path(out), facts, asked, configurations, _as_json(controls), **more)
 
     noted(curves, command=command if shard.index == 0 else None, sweeps=sweeps)
-    with Store(out) as store:
+    with Store(out) as store, keeping_images(vlm, shard.count):
 
         def answered(plan: Mapping[str, Mapping[str, Any]], part: Shard = shard) -> None:
             parts = [(one, plan.get(one.key, {})) for one in asked]

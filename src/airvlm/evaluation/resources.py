@@ -2,23 +2,27 @@
 
 A model of a few hundred megabytes gains nothing from a second thread, and loses much where another program keeps a core
 busy, since its threads wait for one another in every layer. So small models get a thread a worker and a worker a core.
-Large ones stay in one process. Rows at once are bounded by memory. Knows sizes; nothing about what is evaluated.
+Large ones stay in one process. Rows at once are bounded by memory, and so is what is kept of images. Knows sizes;
+nothing about what is evaluated.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["Resources", "chosen", "cores", "free_memory", "rows_at_once"]
+__all__ = ["Resources", "chosen", "cores", "free_memory", "keeping_images", "rows_at_once"]
 
 SMALL = 400 * 2**20  # bytes of weights up to which a model is small
 WORTH = 250  # answers for each further process, so that its start, some ten seconds, pays
 MOST_ROWS = 64  # beyond this a batch gains little, and its longest answer keeps all the others waiting
 SHARE = 0.25  # of the free memory that a batch may take
+KEPT = 0.2  # of the free memory that all workers may fill with what they computed of images
 PROMPT = 256  # token positions of a row besides the visual tokens
 
 
@@ -66,6 +70,25 @@ def rows_at_once(vlm: Any, workers: int = 1) -> int:
     room = SHARE * free_memory(_device(vlm)) / max(workers, 1)
     fit = int(room // (keys_and_values + activations))
     return max(1, min(MOST_ROWS, 1 << max(0, fit.bit_length() - 1)))  # a power of two
+
+
+@contextmanager
+def keeping_images(vlm: Any, workers: int = 1) -> Iterator[None]:
+    """Let a model on the CPU keep more of its images while an evaluation asks about them under method after method.
+
+    Matched controls come back to the whole calibration split for every strength that they try: crops that were dropped
+    by then would be encoded anew each time.
+    """
+    cache = getattr(getattr(vlm, "encoder", None), "cache", None)
+    if cache is None or _device(vlm) != "cpu":
+        yield
+        return
+    before = cache.limit
+    cache.bound(max(before, int(KEPT * free_memory("cpu") / max(workers, 1))))
+    try:
+        yield
+    finally:
+        cache.bound(before)
 
 
 def cores() -> int:

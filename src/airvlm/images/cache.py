@@ -53,8 +53,17 @@ class ImageCache:
             _, old = self._values.pop((kind, key), (None, 0))
             self._values[kind, key] = value, size
             self.bytes += size - old
-            while self.bytes > self.limit and len(self._values) > 1:
-                self.bytes -= self._values.popitem(last=False)[1][1]
+            self._trim()
+
+    def bound(self, limit: int) -> None:
+        """Keep at most this many bytes from now on."""
+        with self._lock:
+            self.limit = limit
+            self._trim()
+
+    def _trim(self) -> None:
+        while self.bytes > self.limit and len(self._values) > 1:
+            self.bytes -= self._values.popitem(last=False)[1][1]
 
     def get_with_tokens(
         self,
