@@ -17,6 +17,7 @@ from tests.default_methods import METHODS, Case
 pytest.importorskip("bitsandbytes", reason="quantised loading needs airvlm[quantise]")
 pytest.importorskip("accelerate", reason="transformers loads quantised weights by accelerate")
 
+pytestmark = pytest.mark.usefixtures("interpreted")
 QUESTION = "Please describe this image in detail."
 LAYERS = {"4bit": "Linear4bit", "8bit": "Linear8bitLt"}
 bits = pytest.mark.parametrize("bits", LAYERS)

@@ -117,6 +117,7 @@ def test_a_changed_field_reaches_the_decoder(folders: dict[str, Path]) -> None:
 
 
 @model_types
+@pytest.mark.usefixtures("interpreted")
 def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: str) -> None:
     pytest.importorskip("bitsandbytes", reason="quantised loading needs bitsandbytes")
     from transformers import BitsAndBytesConfig
@@ -128,6 +129,7 @@ def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: st
 
 @model_types
 @pytest.mark.parametrize(("bits", "layer", "nearness"), [(8, "Linear8bitLt", 0.98), (4, "Linear4bit", 0.8)])
+@pytest.mark.usefixtures("interpreted")
 def test_quantised_loading_goes_through_transformers(
     folders: dict[str, Path], model_type: str, bits: int, layer: str, nearness: float
 ) -> None:
