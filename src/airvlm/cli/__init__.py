@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -93,8 +94,9 @@ class Commands(TyperGroup):
         return name, load_command(name) if name in COMMANDS else stand_in, rest
 
 
+@cache
 def load_command(name: str) -> Any:
-    """The sub-command itself."""
+    """The sub-command itself, built once: its options take longer to declare than many a command to run."""
     module, function = COMMANDS[name][0].split(":")
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     command = getattr(import_module(module), function)
