@@ -63,7 +63,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# the README's tables on emoji: every method and control on the embedded model; resumes (half an hour on 2 cores)
+# the README's tables on emoji: every method and control on the embedded model; resumes (eleven minutes on 2 cores)
 METHODS := air air-paper:keep=3 air-lineage:keep=3 memvr vaf vcd air:top_q=0.375 air:keep=6 air-random-crops:keep=6 air-worst-crops:keep=6 \
 	air-shrunk air-other-image air-noised air-averaged
 ASKED := air air-paper:keep=3 memvr vaf vcd air-other-image air-averaged

@@ -29,7 +29,7 @@ def methods(layers: int) -> dict[str, Method | None]:
         "air-paper": AIR.paper(layers=span, keep=3),
         "air-transported": AIR.transported(),
         "air-lineage, fires at once": AIR.lineage(**lineage, threshold=0.0),
-        "air-lineage, never fires": AIR.lineage(**lineage, threshold=1.1),
+        "air-lineage, never fires": AIR.lineage(**lineage, threshold=1.0),
     }
 
 

@@ -81,7 +81,7 @@ def blocks(model: Any, window: tuple[int, int]) -> dict[str, Callable[[], Any]]:
     """What opens each block."""
     plain: dict[str, Method] = {
         OURS: MemVR(threshold=0.0, layers=(window[0] + 2, window[1] + 1)),
-        SURE: MemVR(threshold=1.1, layers=(window[0] + 2, window[1] + 1)),
+        SURE: MemVR(threshold=1.0, layers=(window[0] + 2, window[1] + 1)),
     }
     opened: dict[str, Callable[[], Any]] = {name: lambda m=method: m(model) for name, method in plain.items()}
     return opened | {PUBLISHED: lambda: published(model, window)}

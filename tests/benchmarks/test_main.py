@@ -4,6 +4,7 @@ from importlib import import_module
 
 import pytest
 
+from benchmarks import decode, memory, memvr
 from benchmarks.__main__ import QUICK
 from benchmarks.crops import end_to_end_on_a_gpu, flops
 
@@ -11,6 +12,12 @@ from benchmarks.crops import end_to_end_on_a_gpu, flops
 @pytest.mark.parametrize("name", [*QUICK, "tokens", "serve"])
 def test_every_benchmark_is_a_module_with_a_main(name):
     assert callable(import_module(f"benchmarks.{name}").main)
+
+
+def test_their_methods_have_fields_that_the_library_takes():
+    assert len(decode.methods(8)) == 5
+    assert len(memvr.blocks(None, (0, 2))) == 3
+    assert len([make() for make in memory.READINGS.values()]) == 3
 
 
 def test_the_arithmetic_of_a_gpu_knows_the_default():
