@@ -89,6 +89,7 @@ def measured(model: Any, cut: list[Any], repeats: int) -> dict[str, float]:
 def six_questions(model: Any, patches: int) -> tuple[list[float], int]:
     """Seconds of the evidence of each question about one image, and how many images' crops were encoded."""
     image, method = llava.sample_image(), AIR.transported(patches=patches)
+    processor = llava.processor()  # one for all of them: what another one made of an image is not taken for its own
     inputs = {**llava.prompt(), **llava.encoded(model, image)}
     cache_of(model).clear()
     before, each = cache_of(model).computed["crops"], []
@@ -96,7 +97,7 @@ def six_questions(model: Any, patches: int) -> tuple[list[float], int]:
         inputs["input_ids"][0, -1] = 100 + question
         with (
             llava.without_arithmetic(model),
-            method(model, llava.processor(), images=[[image.copy()]], check_images=False),
+            method(model, processor, images=[[image.copy()]], check_images=False),
         ):
             each.append(llava.seconds(lambda: model(**inputs, logits_to_keep=1)))
     return each, cache_of(model).computed["crops"] - before
