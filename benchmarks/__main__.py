@@ -1,6 +1,7 @@
 """Every benchmark in turn, each in a process of its own, and the total time: python -m benchmarks [--quick].
 
-`airvlm bench methods` is the last of them. A full run takes tens of minutes; `--quick` only shows that they still run.
+`airvlm bench methods` is the last of them. A full run takes each in few turns, twenty minutes of one core in all; by
+itself (`python -m benchmarks.decode --repeats 9`) each takes more. `--quick` only shows that they still run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,13 @@ import subprocess
 import sys
 import time
 
+# turns of a full run, where a benchmark's own are more
+FULL: dict[str, list[str]] = {
+    "decode": ["--repeats", "3"],
+    "prefill": ["--repeats", "2"],
+    "crops": ["--crops", "2", "--repeats", "1"],
+    "memvr": ["--repeats", "2", "--prefill-repeats", "1"],
+}
 # each benchmark with what makes it short
 QUICK: dict[str, list[str]] = {
     "transport": ["--images", "8", "--repeats", "1"],
@@ -26,7 +34,10 @@ def main() -> None:
     quick = "--quick" in sys.argv
     failed = []
     started = time.perf_counter()
-    commands = {name: [f"benchmarks.{name}", *(short if quick else [])] for name, short in QUICK.items()}
+    commands = {
+        name: [f"benchmarks.{name}", *(short if quick else FULL.get(name, []))]
+        for name, short in QUICK.items()
+    }
     if not quick:
         commands["airvlm bench methods"] = ["airvlm", "bench", "methods", "--repeats", "3", "--tokens", "16"]
     for number, (name, command) in enumerate(commands.items(), start=1):

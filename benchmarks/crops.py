@@ -89,7 +89,7 @@ def measured(model: Any, cut: list[Any], repeats: int) -> dict[str, float]:
 def six_questions(model: Any, patches: int) -> tuple[list[float], int]:
     """Seconds of the evidence of each question about one image, and how many images' crops were encoded."""
     image, method = llava.sample_image(), AIR.transported(patches=patches)
-    processor = llava.processor()  # one for all of them: what another one made of an image is not taken for its own
+    processor = llava.processor()  # one for all: what another has made of an image would be made anew
     inputs = {**llava.prompt(), **llava.encoded(model, image)}
     cache_of(model).clear()
     before, each = cache_of(model).computed["crops"], []
