@@ -1,7 +1,7 @@
 """Every benchmark in turn, each in a process of its own, and the total time: python -m benchmarks [--quick].
 
-`airvlm bench methods` is the last of them. A full run takes each in few turns, twenty-five minutes of one core in all; by
-itself (`python -m benchmarks.decode --repeats 9`) each takes more. `--quick` only shows that they still run.
+`airvlm bench methods` is the last of them. A full run takes each in few turns, 25 minutes of one core in all; by itself
+(`python -m benchmarks.decode --repeats 9`) each takes more. `--quick` only shows that they still run.
 """
 
 from __future__ import annotations
