@@ -59,18 +59,35 @@ def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
     vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
     cache = vlm.encoder.cache
     with keeping_images(vlm, workers=2):
-        assert cache.limit == int(KEPT * 8 * 2**30)
         for k in range(9):
             cache.put("crops", k, torch.zeros(10))
         assert len(cache) == 9
-    assert cache.limit == 100 and cache.bytes <= 100 and cache.get("crops", 8) is not None
+    assert cache.bytes <= 100 and cache.get("crops", 8) is not None
+
+
+def test_two_evaluations_of_one_model_leave_its_memory_as_it_was(monkeypatch):
+    """Whichever ends first."""
+    monkeypatch.setattr(resources, "free_memory", lambda device: 400 / KEPT)
+    vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
+    first, second = keeping_images(vlm), keeping_images(vlm)
+    cache, held = vlm.encoder.cache, []
+    first.__enter__(), second.__enter__()
+    for leave in (None, first, second):
+        if leave is not None:
+            leave.__exit__(None, None, None)
+        for k in range(20):
+            cache.put("crops", k, torch.zeros(10))
+        held.append(cache.bytes)
+    assert held == [400, 400, 80]
 
 
 def test_a_device_keeps_what_it_kept():
     vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
     vlm.model.device = "cuda:0"
     with keeping_images(vlm):
-        assert vlm.encoder.cache.limit == 100
+        for k in range(9):
+            vlm.encoder.cache.put("crops", k, torch.zeros(10))
+        assert vlm.encoder.cache.bytes <= 100
 
 
 def test_without_a_model_at_hand_there_is_still_a_size():

@@ -9,8 +9,7 @@ nothing about what is evaluated.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +71,7 @@ def rows_at_once(vlm: Any, workers: int = 1) -> int:
     return max(1, min(MOST_ROWS, 1 << max(0, fit.bit_length() - 1)))  # a power of two
 
 
-@contextmanager
-def keeping_images(vlm: Any, workers: int = 1) -> Iterator[None]:
+def keeping_images(vlm: Any, workers: int = 1) -> AbstractContextManager[None]:
     """Let a model on the CPU keep more of its images while an evaluation asks about them under method after method.
 
     Matched controls come back to the whole calibration split for every strength that they try: crops that were dropped
@@ -81,14 +79,9 @@ def keeping_images(vlm: Any, workers: int = 1) -> Iterator[None]:
     """
     cache = getattr(getattr(vlm, "encoder", None), "cache", None)
     if cache is None or _device(vlm) != "cpu":
-        yield
-        return
-    before = cache.limit
-    cache.bound(max(before, int(KEPT * free_memory("cpu") / max(workers, 1))))
-    try:
-        yield
-    finally:
-        cache.bound(before)
+        return nullcontext()
+    roomier: AbstractContextManager[None] = cache.roomier(int(KEPT * free_memory("cpu") / max(workers, 1)))
+    return roomier
 
 
 def cores() -> int:

@@ -11,7 +11,8 @@ import dataclasses
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -36,6 +37,7 @@ class ImageCache:
         self.bytes = 0  # held now
         self.computed: Counter[str] = Counter()  # values stored so far, by kind: what was not found
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._asked: list[int] = []  # limits of those who want more room for a while
         self._lock = threading.Lock()
 
     def get(self, kind: Kind, key: Hashable) -> Any:
@@ -55,14 +57,21 @@ class ImageCache:
             self.bytes += size - old
             self._trim()
 
-    def bound(self, limit: int) -> None:
-        """Keep at most this many bytes from now on."""
+    @contextmanager
+    def roomier(self, limit: int) -> Iterator[None]:
+        """May fill this many bytes meanwhile; of several who ask for more, in whatever threads, the most holds."""
         with self._lock:
-            self.limit = limit
-            self._trim()
+            self._asked.append(limit)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked.remove(limit)
+                self._trim()
 
     def _trim(self) -> None:
-        while self.bytes > self.limit and len(self._values) > 1:
+        most = max(self.limit, *self._asked, 0)
+        while self.bytes > most and len(self._values) > 1:
             self.bytes -= self._values.popitem(last=False)[1][1]
 
     def get_with_tokens(
