@@ -179,6 +179,15 @@ def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):
     assert "shorter:bias=9" in task.curve
 
 
+def test_a_curve_that_was_drawn_on_fewer_items_is_finished_on_more(tmp_path):
+    methods = {"terse": FakeMethod("terse", 8.0)}
+    few = replace(Asked.of("fake-captions", FakeCaptions()), items=FakeCaptions().items(12), limit=12)
+    assert "shorter:bias=9" in run(tmp_path, tasks=[few], methods=methods).tasks["fake-captions"].curve
+    task = run(tmp_path, tasks=["fake-captions"], methods=methods).tasks["fake-captions"]
+    assert "shorter:bias=9" in task.curve
+    assert [task.unanswered(label) for label in task.curve] == [0] * len(task.curve)
+
+
 def test_a_run_is_read_back_from_its_folder_alone(tmp_path):
     made = run(tmp_path)
     read = Results.load(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 import airvlm.methods
 from airvlm.evaluation import matched
 from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.matched import STEPS, controlled, search
+from airvlm.evaluation.matched import STEPS, at, controlled, first_of, search, spelled, strength_of
 from airvlm.evaluation.results import Results
+from airvlm.methods.names import parse_method
 
 
 @given(st.floats(0.05, 0.9), st.integers(1, 900), st.floats(0.3, 3.0))
@@ -34,6 +36,22 @@ def test_the_search_ends_near_the_wanted_count_where_counts_rise(scale, wanted, 
 def test_a_control_controls_the_method_with_its_own_fields():
     assert controlled("air-other-image:keep=6,weight=0.2") == "air:keep=6,weight=0.2"
     assert controlled("air-shrunk") == "air"
+
+
+@pytest.mark.parametrize(
+    ("label", "matched_label"),
+    [
+        ("air-shrunk", "air-shrunk:weight=0.3"),
+        ("air-other-image:weight=0.8", "air-other-image:weight=0.3"),
+        ("air-other-image:weight=0.8,keep=6", "air-other-image:keep=6,weight=0.3"),
+        ("air-averaged:keep=6+shorter:bias=-3", "air-averaged:keep=6,weight=0.3+shorter:bias=-3"),
+    ],
+)
+def test_a_matched_control_is_spelled_as_what_it_is(label, matched_label):
+    method = at(parse_method(label), 0.3)
+    assert spelled(label, "weight", 0.3) == matched_label
+    assert parse_method(matched_label) == method
+    assert strength_of(first_of(method)) == "weight" and first_of(method).weight == 0.3
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,18 @@ def test_a_control_is_asked_at_its_own_and_at_the_matched_strength(tmp_path, wor
     again = FakeVLM()
     evaluate(again, ["fake-captions"], methods, tmp_path, progress=False, matched=True)
     assert again.sizes == []
+
+
+def test_matched_controls_are_answered_beside_the_methods_of_the_same_images(tmp_path, world):
+    vlm = FakeVLM()
+    methods = {"air": Strong("air", 0.2), "air-weak": Strong("air-weak", 0.2)}
+    run = evaluate(vlm, ["fake-captions"], methods, tmp_path, progress=False, matched=True, batch_size=2)
+    matched_method = run.tasks["fake-captions"].matched["air-weak"]["method"]
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    reported = [(line["item"], line["method"]) for line in lines if line["item"].startswith("test-")]
+    first, last = reported[0][0], reported[-1][0]
+    # so that what is kept of an image serves its matched controls too, however many images follow
+    assert reported.index((first, matched_method)) < reported.index((last, None))
 
 
 def test_a_task_without_a_calibration_split_is_refused_before_anything_is_asked(tmp_path, world, monkeypatch):

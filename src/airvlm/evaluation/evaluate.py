@@ -29,7 +29,7 @@ from airvlm.evaluation.trade_off import TradeOff, trade_off_of
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Task
 
-__all__ = ["Worker", "answer_all", "as_asked", "evaluate", "first_curve", "further"]
+__all__ = ["Worker", "answer_all", "as_asked", "evaluate", "first_curve", "further", "unfinished"]
 
 # answers batches and stores them, telling of each: one process (runner.work), or a cluster of them
 Worker = Callable[[Sequence[Batch], Store, Callable[[Batch], None]], None]
@@ -78,9 +78,31 @@ def evaluate(
         def read() -> Results:
             return Results.load(out, store=store, asked=asked).only(list(chosen), list(everything))
 
-        answered({key: {**own, **curves[key]} for key, own in chosen.items()})
         # who helps the others leaves nothing unanswered: then every process finds the same to be missing
         complete = shard.gathers or shard.helps
+        at_strength: dict[str, Mapping[str, Any]] = {}  # task -> its controls, matched
+        for one in asked if matched and complete else ():
+            # before the split that is reported, so that an image's crops serve its matched controls too
+            found = match(
+                one,
+                chosen[one.key],
+                lambda part, plan: answer_all(
+                    run_batches,
+                    [(part, plan)],
+                    facts,
+                    store,
+                    shard=shard,
+                    batch_size=batch_size,
+                    progress=progress,
+                ),
+                store,
+                facts,
+            )
+            noted({}, matched={one.key: found.to_json()})
+            at_strength[one.key] = found.methods
+        answered({key: {**own, **at_strength.get(key, {}), **curves[key]} for key, own in chosen.items()})
+        if curve and complete:
+            answered({key: unfinished(task) for key, task in read().tasks.items()})
         for _ in range(ROUNDS if curve and complete else 0):
             run = read()
             more = {one.key: further(run.tasks[one.key]) for one in asked if curves[one.key]}
@@ -88,25 +110,6 @@ def evaluate(
                 break
             noted(more)
             answered(more)
-        if matched and complete:
-            for one in asked:
-                found = match(
-                    one,
-                    chosen[one.key],
-                    lambda part, plan: answer_all(
-                        run_batches,
-                        [(part, plan)],
-                        facts,
-                        store,
-                        shard=shard,
-                        batch_size=batch_size,
-                        progress=progress,
-                    ),
-                    store,
-                    facts,
-                )
-                noted({}, matched={one.key: found.to_json()})
-                answered({one.key: found.methods})
         return read()
 
 
@@ -175,6 +178,11 @@ def _controls(trade: TradeOff, biases: Iterable[float]) -> dict[str, Any]:
 
 def _as_json(curves: Mapping[str, Mapping[str, Any]]) -> Json:
     return {name: {label: m.to_json() for label, m in curve.items()} for name, curve in curves.items()}
+
+
+def unfinished(task: TaskResults) -> dict[str, Any]:
+    """Controls of the curve that an earlier command has drawn on fewer items."""
+    return {label: registry.parse_method(label) for label in task.curve if task.unanswered(label)}
 
 
 def further(task: TaskResults) -> dict[str, Any]:

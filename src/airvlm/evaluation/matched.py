@@ -8,6 +8,7 @@ calibration split, and used as it is on the split that is reported. Knows how to
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,8 @@ from airvlm.evaluation.null_results import is_control
 from airvlm.evaluation.plan import Asked, ModelFacts
 from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.task_results import VANILLA, TaskResults
+from airvlm.methods.composed import Composed
+from airvlm.methods.names import parts_of
 
 __all__ = ["Matched", "calibration", "controlled", "match", "strength_of"]
 
@@ -52,6 +55,25 @@ def strength_of(method: Any) -> str:
     return "weight" if getattr(method, "reading", "") == "carry" else "strength"
 
 
+def first_of(method: Any) -> Any:
+    """The control itself, where other methods act beside it: `air-other-image+shorter:bias=-1`."""
+    return method.methods[0] if isinstance(method, Composed) else method
+
+
+def at(method: Any, strength: float) -> Any:
+    """The same control at another strength, beside the same methods."""
+    first = first_of(method)
+    first = replace(first, **{strength_of(first): strength})
+    return Composed(first, *method.methods[1:]) if isinstance(method, Composed) else first
+
+
+def spelled(label: str, name: str, strength: float) -> str:
+    """How the control at that strength is spelled."""
+    first, *beside = parts_of(label)
+    first = re.sub(rf"(?<=[:,]){name}=[^,]*,?", "", first).rstrip(":,")
+    return "+".join([f"{first}{',' if ':' in first else ':'}{name}={strength:g}", *beside])
+
+
 def calibration(asked: Asked) -> Asked:
     """The same task on its calibration split; an error where it has none, or where it is the one asked for."""
     items = asked.task.items(asked.limit, SPLIT)
@@ -85,20 +107,18 @@ def match(
         method = methods.get(to) or registry.parse_method(to)
         if to not in wanted:
             wanted[to] = changed(to, method)
-        name = strength_of(methods[label])
-        own = float(getattr(methods[label], name))
+        name = strength_of(first_of(methods[label]))
         strength, count = search(
-            lambda s, label=label, name=name: changed(label, replace(methods[label], **{name: s})),  # type: ignore[misc]
-            own,
+            lambda s, label=label: changed(label, at(methods[label], s)),  # type: ignore[misc]
+            float(getattr(first_of(methods[label]), name)),
             wanted[to],
             most=1.0 if name == "weight" else math.inf,  # a weight is a share
         )
-        at = replace(methods[label], **{name: strength})
-        spelled = f"{label}{',' if ':' in label else ':'}{name}={strength:g}"
-        found.methods[spelled] = at
+        matched = at(methods[label], strength)
+        found.methods[spelled(label, name, strength)] = matched
         found.facts[label] = {
-            "label": spelled,
-            "method": at.to_json(),
+            "label": spelled(label, name, strength),
+            "method": matched.to_json(),
             "controls": to,
             name: strength,
             "changed": {"wanted": wanted[to], "reached": count, "items": len(split.items), "split": SPLIT},

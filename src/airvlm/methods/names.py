@@ -127,9 +127,7 @@ def parse_method(text: str, *, local: bool = True) -> Method | None:
     local=False: the text comes over a network, so that no module is imported and no file read for it.
     """
     text = text.strip()
-    # A value may hold a + too, so that only one before a method joins.
-    names = "|".join(map(re.escape, METHODS.names))
-    parts = re.split(rf"\+(?=(?:{names})(?:[:+]|$)|{_PATH}(?:[:+]|$)|@)", text)
+    parts = parts_of(text)
     if len(parts) > 1:
         found = [parse_method(part, local=local) for part in parts]
         return Composed(*[method for method in found if method is not None])
@@ -152,6 +150,13 @@ def parse_method(text: str, *, local: bool = True) -> Method | None:
             raise ValueError(f"{text!r}: the model as it is has no fields to set")
         return None
     return _made(make, fields, name)
+
+
+def parts_of(text: str) -> list[str]:
+    """The methods of a composition, each as it is spelled; a single one is its own part."""
+    # A value may hold a + too, so that only one before a method joins.
+    names = "|".join(map(re.escape, METHODS.names))
+    return re.split(rf"\+(?=(?:{names})(?:[:+]|$)|{_PATH}(?:[:+]|$)|@)", text)
 
 
 def label_of(text: str) -> str:
