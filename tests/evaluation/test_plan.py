@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from airvlm.evaluation.plan import Asked, ModelFacts, batches, chunks, image_digest, noisy
+from airvlm.evaluation.plan import TOGETHER, Asked, ModelFacts, batches, chunks, image_digest, noisy
 from airvlm.tasks import load_task
+from airvlm.tasks.base import Item
 
 rng = np.random.default_rng(0)
 IMAGE = Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8))
@@ -95,3 +96,22 @@ def test_all_methods_answer_a_chunk_before_the_next_and_images_stay_near():
     assert {tuple(chunk[0].keys) for chunk in made} == {tuple(batch.keys) for batch in alone}
     firsts = [min(int(job.question.item.split("-")[1]) // 2 for job in chunk[0].jobs) for chunk in made]
     assert firsts == sorted(firsts)
+
+
+@pytest.mark.parametrize("size", [4, 8, 64])
+def test_what_is_asked_about_an_image_in_several_settings_runs_together_beside_other_images(size):
+    images = 16
+    items = [  # as POPE lists them: every image in one setting, then in the next
+        Item(f"{setting}-{k}-{n}", f"{k}.png", f"Is there a {thing}?")
+        for setting in ("random", "popular", "adversarial")
+        for k in range(images)
+        for n, thing in enumerate(("cat", "dog"))
+    ]
+    asked = Asked("pope", load_task("tiny-pope"), items)
+    made = batches(asked, "vanilla", None, ModelFacts("model", "1"), size)
+    of_batch = [{job.question.image for job in batch.jobs} for batch in made]
+    # each batch has two images, which the control with another image's crops needs, and no image is in many batches
+    assert all(len(own) > 1 for own in of_batch)
+    straddling = 1
+    most = -(-TOGETHER * 6 // size) + straddling
+    assert max(sum(image in own for own in of_batch) for image in of_batch[0]) <= most

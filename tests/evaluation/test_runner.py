@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import FakeCaptions, FakeQuestions
+from fakes import FakeCaptions, FakeQuestions, FakeVLM
 
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
@@ -106,3 +106,27 @@ def test_likelihoods_are_the_answer_where_the_task_compares_options(vlm):
     [record] = answer(vlm, batch)
     expected = vlm.likelihood(item.image, item.question, ["yes", "no"])
     assert record.text == str([round(value, 6) for value in expected])
+
+
+def test_a_question_that_several_items_ask_is_answered_once():
+    image, other = tiny_models.sample_image(0), tiny_models.sample_image(1)
+    items = [
+        Item("random-1", image, "Is there a dog?"),
+        Item("random-2", other, "Is there a dog?"),
+        Item("popular-1", image, "Is there a cat?"),
+        Item("popular-2", other, "Is there a dog?"),
+        Item("adversarial-1", image, "Is there a dog?"),
+    ]
+    asked = Asked("pope", FakeQuestions(), items, generation={"max_new_tokens": 6, "do_sample": False})
+    vlm = FakeVLM()
+    (batch,) = batches(asked, "vanilla", None, ModelFacts.of(vlm), size=8)
+    records = answer(vlm, batch)
+    assert vlm.sizes == [3]
+    assert [record.question.item for record in records] == [item.id for item in items]
+    given = {record.question.item: record.text for record in records}
+    alone = {
+        item.id: answer(FakeVLM(), one)[0].text
+        for item in items
+        for one in batches(replace(asked, items=[item]), "vanilla", None, ModelFacts.of(vlm), size=1)
+    }
+    assert given == alone and len({record.key for record in records}) == 5

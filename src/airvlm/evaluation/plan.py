@@ -35,6 +35,7 @@ __all__ = [
     "versions",
 ]
 
+TOGETHER = 2  # images whose questions run together, in the order in which the task lists them
 LIKE_LENGTH = 16  # prompts whose lengths fall into one step of this many characters run together
 
 
@@ -157,8 +158,14 @@ def batches(
         )
         options = tuple(item.meta["options"]) if "protocol" in asked.generation else None
         jobs.append(Planned(question, item.image, options, settings))
-    # stable: items about one image, which tasks list together, stay together, and its features are reused
-    jobs.sort(key=lambda job: len(job.question.prompt) // LIKE_LENGTH)
+    # stable. Items about an image come together, though POPE lists them setting by setting: what was computed of it is
+    # reused. Those of two images take turns, so that a small batch has both, as the control with another's crops needs.
+    place: dict[str, int] = {}
+    for job in jobs:
+        place.setdefault(job.question.image, len(place))
+    jobs.sort(
+        key=lambda job: (len(job.question.prompt) // LIKE_LENGTH, place[job.question.image] // TOGETHER)
+    )
     return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]
 
 
