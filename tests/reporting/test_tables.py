@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from fakes import FakeMethod, FakeVLM
@@ -82,6 +83,15 @@ def test_the_legend_says_what_the_columns_mean(run):
     text = " ".join(tables.legend(run))
     for word in ("standard error", "McNemar", "equal recall", "equal yes-ratio", str(run.folder)):
         assert word in text
+
+
+@pytest.mark.parametrize(("name", "held"), [("fake-captions", "recall"), ("fake-questions", "yes-ratio")])
+def test_a_matched_control_shows_its_strength_and_what_it_is_compared_at(run, name, held):
+    facts = {"label": "better", "method": {}, "controls": "idle", "weight": 0.23}
+    shown = cells(replace(run.tasks[name], matched={"idle": facts}))
+    (own,) = (column for title, column in shown.items() if "matched" in title and "equal" in title)
+    (beyond,) = (column for title, column in shown.items() if "minus it" in title)
+    assert "weight=0.23," in own["idle"] and f" {held} " in beyond["idle"]
 
 
 def test_what_does_not_count_is_shown(fake_names, tmp_path):

@@ -160,13 +160,14 @@ def matched_columns(task: TaskResults, others: Sequence[str], trade: TradeOff | 
         at = task.at_equal(facts["label"])
         if y not in at:
             continue
-        strength = facts["label"].rpartition(":")[2].rpartition(",")[2]
+        name = next(name for name in ("weight", "strength") if name in facts)
+        strength = f"{name}={facts[name]:g}"
         own[label] = _signed(at[y].difference, better, f"{strength}, {task.changed(facts['label'])} changed")
         if facts["controls"] in task.methods:
             method = task.sample(facts["controls"])
             minus = method.difference(task.sample(facts["label"]), y)
             beyond[label] = _signed(
-                minus, better, f"recall {signed(_recall(task, facts, trade))}", sure=False
+                minus, better, f"{_x(trade)} {signed(_other(task, facts, trade))}", sure=False
             )
     columns = [(Column(f"Δ {y} at equal {_x(trade)}", "control, matched"), own)]
     if beyond:
@@ -174,7 +175,8 @@ def matched_columns(task: TaskResults, others: Sequence[str], trade: TradeOff | 
     return columns
 
 
-def _recall(task: TaskResults, facts: dict[str, str], trade: TradeOff) -> float:
+def _other(task: TaskResults, facts: dict[str, str], trade: TradeOff) -> float:
+    """The method's recall or yes-ratio minus the control's."""
     return task.sample(facts["controls"]).difference(task.sample(facts["label"]), trade.x).value
 
 
