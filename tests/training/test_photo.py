@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from torch import nn
 
 from airvlm.photo.tower import SameConv
 from airvlm.tasks.words.objects import CATEGORIES, mentions
-from training.photo import grammar, imagenet, objects
+from training.photo import distil, grammar, imagenet, objects
 from training.photo.labels import Labels
 from training.photo.pooled import mean_average_precision
+from training.photo.recipe import RECIPES
 
 NAMES = list(CATEGORIES)
 
@@ -111,3 +113,19 @@ def test_average_precision_is_one_where_the_order_is_right() -> None:
     assert mean_average_precision(np.array([[1.0, 0.0], [3.0, 2.0], [2.0, 1.0]]), present) == pytest.approx(
         2 / 3
     )
+
+
+def test_a_distilled_tower_gives_its_teachers_tokens_and_learns_them() -> None:
+    recipe = replace(RECIPES["second"], image_side=64)
+    torch.manual_seed(0)
+    images, wanted = torch.randn(4, 3, 64, 64), torch.randn(4, recipe.visual_tokens, recipe.vision_width)
+    student = distil.Student(recipe, wanted)
+    optimiser = torch.optim.AdamW(student.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(8):
+        loss = nn.functional.mse_loss(student(images), wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.05

@@ -9,6 +9,7 @@ import torch
 
 from training.checkpoint import Log
 from training.export import export
+from training.photo.distil import distil
 from training.photo.features import READERS, extract, maps
 from training.photo.grammar import World
 from training.photo.joint import Packer, Views, restore_joint, train_joint
@@ -21,6 +22,7 @@ from training.photo.tokens import cache_tokens
 from training.photo.vision import restore_vision, train_vision
 
 STAGES = ("features", "vision", "tokens", "joint", "score", "export")
+TRIALS = ("distil",)  # run where they are asked for
 
 
 def main() -> None:
@@ -32,7 +34,9 @@ def main() -> None:
         "--folder", type=Path, default=Path("training/photo/runs"), help="checkpoints and logs go here"
     )
     parser.add_argument("--threads", type=int, default=None, help="cores to use; all by default")
-    parser.add_argument("--stages", nargs="*", choices=STAGES, default=STAGES, help="all by default")
+    parser.add_argument(
+        "--stages", nargs="*", choices=STAGES + TRIALS, default=STAGES, help="all but distil by default"
+    )
     parser.add_argument(
         "--pope", nargs="*", type=Path, default=[], help="POPE's question files, to score with"
     )
@@ -60,9 +64,12 @@ def main() -> None:
         train_vision(recipe, model, pooled, labels, kept["whole"], kept["zoom"], folder, log)
     else:
         restore_vision(model, pooled, folder)
-    if not {"tokens", "joint", "score", "export"} & set(chosen.stages):
+    if not {"tokens", "joint", "score", "export", "distil"} & set(chosen.stages):
         return
     tables = {view: cache_tokens(recipe, model, labels, own, folder) for view, own in kept.items()}
+    if "distil" in chosen.stages:
+        distil(recipe, model, pooled, labels, tables["whole"], chosen.photos, folder, log)
+        return
     packer = Packer(recipe, processor, world)
     if "joint" in chosen.stages:
         train_joint(recipe, model, pooled, packer, Views(recipe, labels, tables), folder, log)

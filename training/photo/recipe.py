@@ -41,6 +41,7 @@ class Recipe:
     name_weight: float = 4.0  # of objects' names and the end, in other answers: where the image decides
     projector_share: float = 0.25  # of the rate, for the projector, which comes trained
     pooled_weight: float = 0.2  # of the loss that names what patches show
+    distil_steps: int = 700  # of the trial with a plain CLIP tower
 
     @property
     def visual_tokens(self) -> int:
