@@ -69,7 +69,7 @@ METHODS := air air-paper:keep=3 air-lineage:keep=3 memvr vaf vcd air:top_q=0.375
 ASKED := air air-paper:keep=3 memvr vaf vcd air-other-image air-averaged
 results: $(STAMP)
 	$(BIN)/airvlm evaluate tiny-chair --out runs/tiny --matched $(METHODS:%=--method %)
-	$(BIN)/airvlm evaluate tiny-pope --limit 4500 --out runs/tiny-pope $(ASKED:%=--method %)
+	$(BIN)/airvlm evaluate tiny-pope --limit 4500 --out runs/tiny-pope --matched $(ASKED:%=--method %)
 
 # speed and memory: at LLaVA-1.5-7B's widths, then of every method; ratios to vanilla in one run
 bench: $(STAMP)
