@@ -99,11 +99,15 @@ class Pope(Task):
         datasets = DATASETS if kind == "all" else (kind,)
         settings = SETTINGS if self.setting == "all" else (self.setting,)
         files = [(dataset, setting) for dataset in datasets for setting in settings]
+        labels = None if self.objects is None else Path(self.objects)
+        known = (
+            annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
+            if kind == "annotated"
+            else {}
+        )
         found: list[Item] = []
         for (dataset, setting), share in zip(files, spread(limit, len(files)), strict=True):
             if dataset == "annotated":
-                labels = None if self.objects is None else Path(self.objects)
-                known = annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
                 made = build_questions(known, setting, seed=self.seed)
                 questions = checked(PopeQuestion, made, folder)
             else:
