@@ -45,6 +45,32 @@ def test_a_record_survives_the_round_trip_through_its_line():
     assert full.to_line().count(b"\n") == 1
 
 
+def test_what_records_have_in_common_is_held_once(tmp_path):
+    crops = [[[0, 0, 192, 192, 0.1762, False]]]
+    values = {
+        "tokens": 100,
+        "layers": [-1],
+        "ratio": 1.0,
+        "steps": 1,
+        "fired": True,
+        "note": "100",
+        "list": "[-1]",
+    }
+    given = [record(i, report={"crops": crops, **values}, extra={"model": "m"}) for i in range(2)]
+    with Store(tmp_path) as store:
+        store.extend(given)
+    held = list(Store(tmp_path, readonly=True))
+    assert held == given
+    for one in held:  # equal is not enough: 1, 1.0 and True are
+        assert {name: type(part) for name, part in one.report.items()} == {
+            name: type(part) for name, part in {"crops": crops, **values}.items()
+        }
+    first, second = held
+    for name in ("method", "generation", "versions", "prompt"):
+        assert getattr(first.question, name) is getattr(second.question, name)
+    assert first.report["crops"] is second.report["crops"] and first.extra is second.extra
+
+
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Query)])
 def test_the_key_changes_with_every_field_that_can_change_the_answer(name):
     other = {"x": 1} if isinstance(getattr(QUESTION, name), dict) else "x"

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,10 +55,6 @@ class Query:
     def to_json(self) -> Json:
         return {_WRITTEN.get(f.name, f.name): getattr(self, f.name) for f in dataclasses.fields(self)}
 
-    @classmethod
-    def from_json(cls, content: Json) -> Query:
-        return cls(**{f.name: content[_WRITTEN.get(f.name, f.name)] for f in dataclasses.fields(cls)})
-
     @functools.cached_property  # asked for at every step of a run
     def key(self) -> str:
         return digest(self.to_json())[:32]
@@ -86,11 +83,32 @@ class Record:
         return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> Record:
+    def from_line(cls, line: bytes, shared: dict[str, Any] | None = None) -> Record:
+        """shared: parts that records before it had, which it takes from there and adds to."""
         content = json.loads(line)
-        question = Query.from_json(content)
-        answer = {f.name: content[f.name] for f in dataclasses.fields(cls) if f.name in content}
-        return cls(question=question, **answer)
+        if shared is not None:
+            content = _with_shared(content, shared)
+        question = Query(**{name: content[written] for name, written in _QUERY})
+        return cls(question=question, **{name: content[name] for name in _ANSWER if name in content})
+
+
+# field -> its name in files
+_QUERY = [(f.name, _WRITTEN.get(f.name, f.name)) for f in dataclasses.fields(Query)]
+_ANSWER = [f.name for f in dataclasses.fields(Record) if f.name != "question"]
+
+
+def _with_shared(content: Json, shared: dict[str, Any]) -> Json:
+    """The same record, in a tenth of the memory: what others say too, such as an image's crops, is held once."""
+
+    def once(part: Any) -> Any:
+        if isinstance(part, str):
+            return sys.intern(part)
+        return shared.setdefault(repr(part), part) if isinstance(part, dict | list) else part
+
+    report = content.get("report")
+    if isinstance(report, dict):
+        content["report"] = {name: once(part) for name, part in report.items()}
+    return {name: part if part is content.get("report") else once(part) for name, part in content.items()}
 
 
 class Store:
@@ -99,6 +117,7 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str], *, readonly: bool = False) -> None:
         self.folder = Path(folder)
         self._records: dict[str, Record] = {}
+        self._shared: dict[str, Any] = {}  # parts of records
         self._lines = JsonLines(self.folder / FILE, self._take, others="answers*.jsonl")
         self._readonly = readonly
         if readonly and not self._lines.exists():
@@ -139,7 +158,7 @@ class Store:
         self._lines.refresh()
 
     def _take(self, line: bytes) -> None:
-        record = Record.from_line(line)
+        record = Record.from_line(line, self._shared)
         if record.key not in self or record.error is None:  # an answer outlives an error, never the reverse
             self._records[record.key] = record
 

@@ -73,21 +73,26 @@ class JsonLines:
                     if os.fstat(file.fileno()).st_size < self._offset:  # someone edited the file: start over
                         self._offset = 0
                     file.seek(self._offset)
-                    self._offset += self._take_all(file.read())
+                    self._offset += self._take_all(file)
             except FileNotFoundError:
                 return
 
     def refresh_others(self) -> None:
         """Take the files of processes that could not share ours, or that were copied in by hand."""
         for path in self._beside():
-            self._take_all(path.read_bytes())
+            with path.open("rb") as file:
+                self._take_all(file)
 
     def _beside(self) -> list[Path]:
         return [path for path in sorted(self.path.parent.glob(self._others)) if path != self.path]
 
-    def _take_all(self, content: bytes) -> int:
-        whole = content.rfind(b"\n") + 1
-        for line in content[:whole].splitlines():
+    def _take_all(self, lines: Iterable[bytes]) -> int:
+        """How many bytes they have; one by one, since a store may hold a million."""
+        whole = 0
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
             if not line.strip():
                 continue
             try:
