@@ -54,6 +54,7 @@ class TaskResults:
         images = {item.id: image_digest(item.image) for item in asked.items}
         gone = {item.id for item in asked.items if _gone(item)}
         answers: dict[tuple[str, str], Record] = {}
+        digests: dict[int, str] = {}  # of methods by their id: the store holds each of them once
         for record in store:
             question = record.question
             if (
@@ -64,8 +65,10 @@ class TaskResults:
                 continue
             own = images.get(question.item)
             if question.image != own and question.item not in gone:
-                continue  # before the digest, which is most of the work in a store of many splits
-            key = (digest(question.method), question.item)
+                continue
+            if id(question.method) not in digests:
+                digests[id(question.method)] = digest(question.method)
+            key = (digests[id(question.method)], question.item)
             held = answers.get(key)
             if question.image == own or held is None or held.question.image != own:
                 answers[key] = record
