@@ -14,11 +14,13 @@ from typing import ClassVar
 import pytest
 from fakes import FakeCaptions, FakeMethod, FakeVLM
 
-from airvlm.evaluation.evaluate import as_asked, evaluate
+from airvlm.evaluation import evaluate as evaluation
+from airvlm.evaluation.evaluate import answer_all, as_asked, evaluate
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.results import Results
+from airvlm.evaluation.runner import answer
 from airvlm.evaluation.shards import Shard
-from airvlm.evaluation.store import FILE, StoreError
+from airvlm.evaluation.store import FILE, Store, StoreError
 from airvlm.evaluation.task_results import VANILLA
 from airvlm.tasks import TASKS as REGISTRY
 from airvlm.tasks import load_task
@@ -51,6 +53,25 @@ def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
     task = run(tmp_path).tasks["fake-captions"]
     assert list(task.methods) == [VANILLA, "better"]
     assert task.unanswered(VANILLA) == task.unanswered("better") == 0
+
+
+def test_the_bar_counts_what_other_processes_answer_meanwhile(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        evaluation.tqdm, "update", lambda bar, n=1: (shown.append(n), setattr(bar, "n", bar.n + n))
+    )
+    vlm, asked = FakeVLM(), Asked.of("fake-captions", FakeCaptions())
+    with Store(tmp_path) as store, Store(tmp_path) as theirs:
+
+        def worker(left, store, done):
+            theirs.extend(record for batch in left[2:] for record in answer(vlm, batch))
+            for batch in left:
+                store.extend(answer(vlm, batch))
+                done(batch)
+
+        answer_all(worker, [(asked, {VANILLA: None})], ModelFacts.of(vlm), store, batch_size=2)
+    items = len(asked.items)
+    assert shown[:2] == [items - 2, 2] and sum(shown) == items
 
 
 def test_a_finished_run_asks_the_model_nothing_more(tmp_path, undisturbed):

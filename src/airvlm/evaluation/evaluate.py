@@ -153,13 +153,16 @@ def _answer(worker: Worker, todo: list[Batch], store: Store, progress: bool) -> 
     if not progress or not left:
         worker(left, store, lambda batch: None)
         return
-    total = sum(len(batch.jobs) for batch in left)
+    total, held, own = sum(len(batch.jobs) for batch in left), len(store), 0
     every = 0.5 if sys.stderr.isatty() else 10.0
     with tqdm(total=total, unit="answer", mininterval=every) as bar:
 
         def done(batch: Batch) -> None:
+            nonlocal own
+            own += len(batch.jobs)
             bar.set_description(f"{batch.jobs[0].question.task} {batch.label}", refresh=False)
-            bar.update(len(batch.jobs))
+            # what other processes have stored meanwhile counts too: they take their share of the total
+            bar.update(min(total, max(own, len(store) - held)) - bar.n)
 
         worker(left, store, done)
 
