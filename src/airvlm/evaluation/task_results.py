@@ -54,7 +54,8 @@ class TaskResults:
         images = {item.id: image_digest(item.image) for item in asked.items}
         gone = {item.id for item in asked.items if _gone(item)}
         answers: dict[tuple[str, str], Record] = {}
-        digests: dict[int, str] = {}  # of methods by their id: the store holds each of them once
+        # id of a method -> itself, so that it lives, and its digest: a store holds each method once
+        digests: dict[int, tuple[Json | None, str]] = {}
         for record in store:
             question = record.question
             if (
@@ -66,9 +67,10 @@ class TaskResults:
             own = images.get(question.item)
             if question.image != own and question.item not in gone:
                 continue
-            if id(question.method) not in digests:
-                digests[id(question.method)] = digest(question.method)
-            key = (digests[id(question.method)], question.item)
+            method = question.method
+            if id(method) not in digests:
+                digests[id(method)] = (method, digest(method))
+            key = (digests[id(method)][1], question.item)
             held = answers.get(key)
             if question.image == own or held is None or held.question.image != own:
                 answers[key] = record
