@@ -6,8 +6,8 @@ random models have four layers, few tokens and confident logits, so layers and t
 
 from dataclasses import dataclass
 
-from airvlm.hooks.method import Method
-from airvlm.methods.air.config import AIR
+from airvlm import AIR, AIRMemory, CropBlend
+from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
@@ -23,15 +23,15 @@ class Case:
 
 
 def _paper(strength: float) -> AIR:
-    return AIR.paper(layers=(1, 4), top_q=8, keep=2, patches=3, strength=strength)
+    return AIR(layers=(1, 4), num_prototypes=8, keep=2, num_crops=3, strength=strength)
 
 
 def _lineage(strength: float) -> AIR:
-    return AIR.lineage(layers=(1, 4), top_q=8, keep=2, patches=3, strength=strength, threshold=0.3)
+    return AIRMemory(layers=(1, 4), num_prototypes=8, keep=2, num_crops=3, strength=strength, threshold=0.3)
 
 
 def _transported(weight: float) -> AIR:
-    return AIR.transported(patches=3, weight=weight)
+    return CropBlend(num_crops=3, weight=weight)
 
 
 METHODS: list[Case] = [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from airvlm.methods.air.transport import sinkhorn
+from airvlm.methods.evidence.transport import sinkhorn
 
 
 @pytest.mark.parametrize("eps", [0.005, 0.1])

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import Run
+from airvlm.methods.base import Method
+from airvlm.runtime.session import Session
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 
@@ -40,7 +40,7 @@ def images(row: int | None = None) -> list[Any]:
 
 
 @contextmanager
-def acting(family: str, method: Method | None, dtype: torch.dtype, row: int | None) -> Iterator[Run | None]:
+def acting(family: str, method: Method | None, dtype: torch.dtype, row: int | None) -> Iterator[Session | None]:
     model, processor = tiny_models.shared(family, dtype=dtype)
     if method is None:
         yield None
@@ -52,7 +52,7 @@ def acting(family: str, method: Method | None, dtype: torch.dtype, row: int | No
 class Said:
     """What was generated: token ids (B, TOKENS) and raw logits (TOKENS, B, V)."""
 
-    def __init__(self, out: Any, run: Run | None = None) -> None:
+    def __init__(self, out: Any, run: Session | None = None) -> None:
         self.ids: Tensor = out.sequences[:, -TOKENS:]
         self.logits: Tensor = torch.stack(out.logits)
         self.run = run
@@ -69,9 +69,7 @@ def generate(
     model, _ = tiny_models.shared(family, dtype=dtype)
     options = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False} | options
     with acting(family, method, dtype, row) as run:
-        out = model.generate(
-            **batch(family, dtype, row), **options, return_dict_in_generate=True, output_logits=True
-        )
+        out = model.generate(**batch(family, dtype, row), **options, return_dict_in_generate=True, output_logits=True)
     return Said(out, run)
 
 

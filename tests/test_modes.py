@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import CompileConfig, GenerationConfig
 
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import NeverFired
-from airvlm.methods.air.config import AIR
+from airvlm import AIRMemory, CropBlend
+from airvlm.methods.base import Method
 from airvlm.methods.vaf import VAF
+from airvlm.runtime.session import MethodNotApplied
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 
@@ -27,8 +27,8 @@ GREEDY = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False
 methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
 # Compiling takes long, by the layer: two layers, one of them acted on, and one method a kind of hook.
 SHALLOW = {
-    "feed-forward": AIR.lineage(layers=(1, 2), top_q=8, keep=2, patches=3, strength=0.5, threshold=0.0),
-    "embeddings": AIR.transported(patches=3, weight=0.5),
+    "feed-forward": AIRMemory(layers=(1, 2), num_prototypes=8, keep=2, num_crops=3, strength=0.5, threshold=0.0),
+    "embeddings": CropBlend(num_crops=3, weight=0.5),
     "attention": VAF(enhance=0.8, suppress=0.4, layers=(1, 2)),
 }
 
@@ -78,7 +78,7 @@ def test_a_prompt_without_images_raises(case: Case) -> None:
         pytest.skip("this method needs no image")
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
-    with pytest.raises(NeverFired, match="image token"):
+    with pytest.raises(MethodNotApplied, match="image token"):
         with case.on(model, processor, images=[[]]):
             model.generate(**batch, **GREEDY)
 
@@ -161,7 +161,7 @@ def test_what_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any]
         try:
             with method(fast if isinstance(fast, nn.Module) else model, processor, images=images()[:1]):
                 found = fast(**batch).logits
-        except NeverFired:
+        except MethodNotApplied:
             assert compiled is compile_a_function_around, "only what is not in the model may be out of reach"
         else:
             torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=2e-3)
@@ -200,9 +200,7 @@ def test_an_adapted_model_is_acted_on(own: Any, case: Case) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is an extra")
     model, processor, batch = own
     plain = first_logits(model, batch)
-    adapted = peft.get_peft_model(
-        model, peft.LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
-    )
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
     adapted.eval()
     vanilla = first_logits(adapted, batch)
     assert not torch.equal(vanilla, plain)

@@ -15,9 +15,7 @@ def test_importing_the_package_imports_no_model_library() -> None:
 
 
 def test_whoever_plans_and_runs_batches_waits_for_no_model_library_before_the_model() -> None:
-    script = (
-        "import sys, airvlm.evaluation.ray_cluster; assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
+    script = "import sys, airvlm.evaluation.ray_cluster; assert not {'torch', 'transformers'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airvlm.methods import AIR, METHODS, VAF, Composed, parse_method
+from airvlm.methods import METHODS, VAF, Composed, CropBlend, parse_method
 from airvlm.models.families import FAMILIES
 from airvlm.registry import Registry
 from airvlm.tasks import TASKS, load_task
@@ -16,8 +16,8 @@ PACKAGE = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airvlm.hooks.fields import setting
-from airvlm.hooks.method import Method
+from airvlm.methods.base import option
+from airvlm.methods.base import Method
 from airvlm.models.families import Family
 from airvlm.tasks import Task
 
@@ -25,7 +25,7 @@ from airvlm.tasks import Task
 class Steer(Method):
     """Adds a direction to the visual tokens."""
     name: ClassVar[str] = "outside-steer"
-    strength: float = setting(0.1, "how far", low=0)
+    strength: float = option(0.1, "how far", low=0)
 
     @classmethod
     def strong(cls, **changes):
@@ -85,10 +85,10 @@ def test_methods_of_another_package_are_spelled_like_our_own(outside: Any) -> No
     assert parse_method("outside-strong") == type(steer)(0.9)
     assert parse_method("outside_airvlm:Steer:strength=0.4") == steer
     assert parse_method("outside_airvlm:Steer.strong") == type(steer)(0.9)
-    assert parse_method("air+outside-steer:strength=0.4") == Composed(AIR(), steer)
-    assert parse_method("vaf+outside_airvlm:Steer+air") == Composed(VAF(), type(steer)(), AIR())
+    assert parse_method("air+outside-steer:strength=0.4") == Composed(CropBlend(), steer)
+    assert parse_method("vaf+outside_airvlm:Steer+air") == Composed(VAF(), type(steer)(), CropBlend())
     assert METHODS["outside-steer"].package == METHODS.package("outside-steer") == "outside-airvlm"
-    assert METHODS["outside-steer"].mechanism == "Adds a direction to the visual tokens."
+    assert METHODS["outside-steer"].summary == "Adds a direction to the visual tokens."
     with pytest.raises(ValueError, match="negative"):
         parse_method("outside-steer:strength=-1")
 
@@ -148,7 +148,7 @@ def test_text_from_a_network_imports_and_reads_nothing(tmp_path: Path) -> None:
     for text in (f"@{path}", "airvlm.methods:VAF", f"air+@{path}"):
         with pytest.raises(ValueError):
             parse_method(text, local=False)
-    assert parse_method("air:weight=0.3", local=False) == AIR(weight=0.3)
+    assert parse_method("air:weight=0.3", local=False) == CropBlend(weight=0.3)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,11 @@ def test_text_from_a_network_imports_and_reads_nothing(tmp_path: Path) -> None:
     [
         ("airvlm.evaluation", "Run", "airvlm.evaluation.results.Results"),
         ("airvlm.evaluation", "TaskRun", "airvlm.evaluation.task_results.TaskResults"),
-        ("airvlm.images.load", "load_picture", "airvlm.images.load.load_image"),
-        ("airvlm.images.load", "BadPicture", "airvlm.images.load.BadImage"),
+        ("airvlm.inputs.images", "load_picture", "airvlm.inputs.images.load_image"),
+        ("airvlm.inputs.images", "BadPicture", "airvlm.inputs.images.BadImage"),
     ],
 )
-def test_a_name_that_changed_still_works_and_says_what_it_is_called_now(
-    module: str, old: str, new: str
-) -> None:
+def test_a_name_that_changed_still_works_and_says_what_it_is_called_now(module: str, old: str, new: str) -> None:
     home, _, name = new.rpartition(".")
     with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now {new}"):
         found = getattr(import_module(module), old)

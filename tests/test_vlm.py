@@ -14,18 +14,18 @@ import pytest
 import torch
 from PIL import Image
 
-from airvlm.hooks.generation import ModelBusy
-from airvlm.hooks.run import NeverFired
-from airvlm.images.load import BadImage
-from airvlm.images.prompts import DESCRIBE
-from airvlm.methods import AIR
+from airvlm.inputs.images import BadImage
+from airvlm.inputs.prompts import DESCRIBE
+from airvlm.methods import AIR, CropBlend
 from airvlm.methods.vcd import VCD
+from airvlm.runtime.locks import ModelInUseError
+from airvlm.runtime.session import MethodNotApplied
 from airvlm.vlm import VLM
 from tests import tiny_models
 from tests.checkpoints import save_llava
 
 QUESTION = "is there a fork in the image ?"
-METHOD = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
+METHOD = AIR(keep=2, num_crops=4, num_prototypes=4, strength=2.0, layers=(0, 3))
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +111,14 @@ def test_many_questions_about_one_image_encode_it_once(folder: Path) -> None:
     vlm = VLM.load(folder)
     for question in ("what ?", "is there a dog ?", "is there a cat ?"):
         vlm.ask(sample_image(7), question, max_new_tokens=1)
-    list(
-        vlm.batch(
-            [(sample_image(7), "how many ?"), (sample_image(8), "what ?")], max_new_tokens=1, progress=False
-        )
-    )
-    assert vlm.encoder.cache.computed["features"] == 2
+    list(vlm.batch([(sample_image(7), "how many ?"), (sample_image(8), "what ?")], max_new_tokens=1, progress=False))
+    assert vlm.builder.cache.computed["features"] == 2
 
 
 def test_a_kept_image_does_not_hold_the_batch_it_came_in(folder: Path) -> None:
     vlm = VLM.load(folder)
-    vlm.encoder.inputs([vlm.encoder.read(sample_image(i), "what ?") for i in range(4)])
-    kept = [value for (kind, _), (value, _) in vlm.encoder.cache._values.items() if kind == "features"]
+    vlm.builder.build([vlm.builder.read(sample_image(i), "what ?") for i in range(4)])
+    kept = [value for (kind, _), (value, _) in vlm.builder.cache._values.items() if kind == "features"]
     assert len(kept) == 4
     assert all(one.untyped_storage().nbytes() == one.nbytes for one, _ in kept)
 
@@ -152,11 +148,11 @@ def test_a_dropped_stream_ends_its_generation_and_frees_the_model(vlm: VLM) -> N
     next(stream)
     del stream
     gc.collect()
-    assert vlm.turns.waiting == 0
+    assert vlm.lock.waiting == 0
 
 
 def test_streams_read_in_turn_do_not_disturb_each_other(vlm: VLM) -> None:
-    asked = [(sample_image(1), METHOD), (sample_image(2), None), (sample_image(3), AIR())]
+    asked = [(sample_image(1), METHOD), (sample_image(2), None), (sample_image(3), CropBlend())]
     expected = [vlm.ask(image, QUESTION, method=method, max_new_tokens=8).text for image, method in asked]
     streams = [vlm.stream(image, QUESTION, method=method, max_new_tokens=8) for image, method in asked]
     texts = [""] * len(streams)
@@ -175,26 +171,22 @@ def test_a_question_during_a_stream_waits_for_its_generation(vlm: VLM) -> None:
 
 
 def test_threads_get_the_answers_that_they_would_get_alone(vlm: VLM) -> None:
-    methods = [None, METHOD, AIR(), VCD(alpha=0.5)]
+    methods = [None, METHOD, CropBlend(), VCD(alpha=0.5)]
     jobs = [(seed, method) for seed in range(4) for method in methods]
-    alone = [
-        vlm.ask(sample_image(seed), QUESTION, method=method, max_new_tokens=6).text for seed, method in jobs
-    ]
-    vlm.encoder.forget()
+    alone = [vlm.ask(sample_image(seed), QUESTION, method=method, max_new_tokens=6).text for seed, method in jobs]
+    vlm.builder.forget()
     with ThreadPoolExecutor(4) as pool:
 
         def answer(job: tuple[int, Any]) -> str:
             seed, method = job
             if (seed + methods.index(method)) % 3 == 0:
-                return "".join(
-                    vlm.stream(sample_image(seed), QUESTION, method=method, max_new_tokens=6)
-                ).strip()
+                return "".join(vlm.stream(sample_image(seed), QUESTION, method=method, max_new_tokens=6)).strip()
             return vlm.ask(sample_image(seed), QUESTION, method=method, max_new_tokens=6).text
 
         together = list(pool.map(answer, jobs))
     assert together == alone
     assert not vlm.model._forward_pre_hooks and "generate" not in vlm.model.__dict__
-    assert vlm.turns.waiting == 0
+    assert vlm.lock.waiting == 0
 
 
 def test_a_call_from_inside_a_call_is_refused_instead_of_waiting_for_itself(vlm: VLM) -> None:
@@ -202,13 +194,13 @@ def test_a_call_from_inside_a_call_is_refused_instead_of_waiting_for_itself(vlm:
         vlm.ask(sample_image(2), QUESTION, max_new_tokens=1)
         return scores
 
-    with pytest.raises(ModelBusy, match="from inside a call"):
+    with pytest.raises(ModelInUseError, match="from inside a call"):
         vlm.ask(sample_image(1), QUESTION, max_new_tokens=2, logits_processor=[inside])
-    assert vlm.turns.waiting == 0
+    assert vlm.lock.waiting == 0
 
 
 def test_an_error_while_streaming_reaches_the_reader(vlm: VLM) -> None:
-    with pytest.raises(NeverFired):
+    with pytest.raises(MethodNotApplied):
         list(vlm.stream(None, QUESTION, method=METHOD, max_new_tokens=2))
 
 
@@ -232,8 +224,7 @@ def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
     assert reports[1] is not None
     assert reports[1].reason == "this request has no image"
     assert [a.text for a in answers] == [
-        vlm.ask(image, text, method=METHOD if image else None, max_new_tokens=3).text
-        for image, text in requests
+        vlm.ask(image, text, method=METHOD if image else None, max_new_tokens=3).text for image, text in requests
     ]
 
 
@@ -245,7 +236,7 @@ def test_a_method_that_reads_pixels_is_given_pixels(vlm: VLM) -> None:
 
 
 def test_a_method_without_an_image_is_an_error(vlm: VLM) -> None:
-    with pytest.raises(NeverFired):
+    with pytest.raises(MethodNotApplied):
         vlm.ask(None, QUESTION, method=METHOD, max_new_tokens=2)
 
 
@@ -268,7 +259,7 @@ def test_web_addresses_are_refused_unless_allowed(vlm: VLM) -> None:
 def test_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
     options = ["yes", "a red dog", "no"]
     scores = vlm.likelihood(sample_image(1), QUESTION, options)
-    request = vlm.encoder.read(sample_image(1), QUESTION)
+    request = vlm.builder.read(sample_image(1), QUESTION)
     asked = vlm.processor(text=[request.prompt], images=[[sample_image(1)]], return_tensors="pt")
     for option, score in zip(options, scores, strict=True):
         words = vlm.processor.tokenizer(option, add_special_tokens=False)["input_ids"]
@@ -336,7 +327,7 @@ def test_chat_writes_every_turn_in_the_models_own_form() -> None:
             ],
         },
     ]
-    answer = vlm.chat(messages, system="describe the image", method=AIR(), max_new_tokens=4)
+    answer = vlm.chat(messages, system="describe the image", method=CropBlend(), max_new_tokens=4)
     said = ". describe the image USER: <image> what ASSISTANT: a dog . USER: <image> and this ? ASSISTANT:"
     assert answer.prompt == said
     assert answer.report is not None and len(answer.report.crops) == 2
@@ -344,9 +335,7 @@ def test_chat_writes_every_turn_in_the_models_own_form() -> None:
     for turn in turns[1:]:
         if isinstance(turn["content"], list):
             turn["content"][0] = {"type": "image"}
-    assert (
-        answer.text == vlm.ask([sample_image(1), sample_image(2)], turns, method=AIR(), max_new_tokens=4).text
-    )
+    assert answer.text == vlm.ask([sample_image(1), sample_image(2)], turns, method=CropBlend(), max_new_tokens=4).text
 
 
 @pytest.mark.parametrize(
@@ -422,9 +411,7 @@ def test_reports_of_ask_and_of_batch_say_where_the_time_went(folder: Path) -> No
     vlm = VLM.load(folder)
     alone = vlm.ask(sample_image(1), QUESTION, method=METHOD, max_new_tokens=2).report
     rows = list(
-        vlm.batch(
-            [(sample_image(i), "what ?") for i in (2, 3)], method=METHOD, max_new_tokens=2, progress=False
-        )
+        vlm.batch([(sample_image(i), "what ?") for i in (2, 3)], method=METHOD, max_new_tokens=2, progress=False)
     )
     for report in (alone, *(row.report for row in rows)):
         assert report is not None

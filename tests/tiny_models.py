@@ -140,9 +140,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def sample_image(seed: int, size: tuple[int, int] = (48, 40)) -> Image.Image:
     """Coloured shapes on a noisy background: an image whose crops differ."""
     draw_from = random.Random(seed)
-    noise = np.random.default_rng(seed).integers(
-        0, 256, (size[1] // 8 + 1, size[0] // 8 + 1, 3), dtype=np.uint8
-    )
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1] // 8 + 1, size[0] // 8 + 1, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
     draw = ImageDraw.Draw(image)
     for _ in range(4):
@@ -179,13 +177,7 @@ def scale(model: nn.Module, seed: int) -> None:
         elif "embed_tokens" in name:
             weight.copy_(noise)
         else:
-            fan_in = (
-                weight.shape[-1]
-                if weight.ndim == 2
-                else weight[0].numel()
-                if weight.ndim > 3
-                else weight.shape[1]
-            )
+            fan_in = weight.shape[-1] if weight.ndim == 2 else weight[0].numel() if weight.ndim > 3 else weight.shape[1]
             gain = 4.0 if "lm_head" in name else 1.5
             weight.copy_(gain * noise / fan_in**0.5)
 

@@ -1,7 +1,7 @@
 """`python -m tools.walk`: the files and functions of airvlm that one answer passes, in order, with counts.
 
-One `VLM.ask` under `AIR()` on the smallest embedded model, watched by sys.setprofile in every thread. Comprehensions
-and lambdas count as the function around them. Knows nothing of what the functions do.
+One `VLM.ask` under `crop-blend` on the smallest embedded model, watched by sys.setprofile in every thread.
+Comprehensions and lambdas count as the function around them. A return is a change to a file that was left before.
 
     python -m tools.walk                 the files, each with its functions in the order of their first call
     python -m tools.walk --calls         every change of file, in order
@@ -28,7 +28,7 @@ QUESTION = "Is there a cup in the image?"
 
 @dataclass
 class Walk:
-    """What was passed: {file: {function: calls}}, in the order of first calls, and every change of file."""
+    """What was called: {file: {function: calls}}, in the order of first calls, and every change of file."""
 
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     switches: list[str] = field(default_factory=list)
@@ -45,6 +45,16 @@ class Walk:
         """Different functions, over all files."""
         return sum(map(len, self.files.values()))
 
+    @property
+    def changes(self) -> int:
+        """Changes of file."""
+        return len(self.switches) - 1
+
+    @property
+    def returns(self) -> int:
+        """Changes to a file that was left before."""
+        return len(self.switches) - len(self.files)
+
 
 @contextmanager
 def watching(package: Path) -> Iterator[Walk]:
@@ -56,7 +66,7 @@ def watching(package: Path) -> Iterator[Walk]:
         if event != "call" or not code.co_filename.startswith(root):
             return
         parts = [part for part in code.co_qualname.split(".") if not part.startswith("<")]
-        if parts:  # a module's own body is no function
+        if parts:  # not a module's own body
             walk.step(code.co_filename[len(root) + 1 :], ".".join(parts))
 
     threading.setprofile(profile)
@@ -68,12 +78,12 @@ def watching(package: Path) -> Iterator[Walk]:
         threading.setprofile(None)  # type: ignore[arg-type]  # None switches it off
 
 
-def answer(method: str = "air") -> Walk:
+def answer(method: str = "crop-blend") -> Walk:
     """One question under a method on the embedded model, on an image that it has not seen."""
     import airvlm
-    from airvlm import VLM, parse_method, tiny
+    from airvlm import VLM, get_method, tiny
 
-    vlm, chosen = VLM.load("tiny"), parse_method(method)
+    vlm, chosen = VLM.load("tiny"), get_method(method)
     first, second = (scene.path for scene in tiny.scenes("test")[:2])  # drawn here, where that is needed
     # once before: what is imported and built at the first answer is not part of the way
     vlm.ask(first, QUESTION, method=chosen)
@@ -93,13 +103,13 @@ def show(walk: Walk, say: Callable[[str], None], *, calls: bool = False) -> None
             say(file)
             for name, count in functions.items():
                 say(f"    {name}" + (f"  × {count}" if count > 1 else ""))
-    say(f"{len(walk.files)} files, {walk.functions} functions, {len(walk.switches) - 1} changes of file")
+    say(f"{len(walk.files)} files, {walk.functions} functions, {walk.changes} changes of file, {walk.returns} returns")
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tools.walk", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--method", default="air", help="as the command line spells it (default: air)")
+    parser.add_argument("--method", default="crop-blend", help="as the command line spells it (default: crop-blend)")
     parser.add_argument("--calls", action="store_true", help="every change of file, in order")
     given = parser.parse_args()
     show(answer(given.method), print, calls=given.calls)

@@ -1,70 +1,130 @@
-"""airvlm: multimodal language models that hallucinate less, without training.
+"""airvlm: training-free methods against hallucination in vision-language models.
 
-Names are re-exported lazily, so that `import airvlm` costs nothing and has no side effects: torch and
-transformers are imported with the first name that needs them.
+Names are imported lazily: `import airvlm` is cheap and has no side effects, and torch and transformers are imported
+with the first name that needs them.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
-if TYPE_CHECKING:
-    from airvlm.hooks.method import Method as Method
-    from airvlm.hooks.run import NeverFired as NeverFired
+if _TYPE_CHECKING:
+    from airvlm import tiny as tiny
     from airvlm.integrations.pipeline import pipeline as pipeline
-    from airvlm.methods import AIR as AIR
-    from airvlm.methods import VAF as VAF
-    from airvlm.methods import VCD as VCD
-    from airvlm.methods import Composed as Composed
-    from airvlm.methods import MemVR as MemVR
-    from airvlm.methods import parse_method as parse_method
-    from airvlm.models.anatomy import Anatomy as Anatomy
+    from airvlm.methods import (
+        AIR as AIR,
+    )
+    from airvlm.methods import (
+        VAF as VAF,
+    )
+    from airvlm.methods import (
+        VCD as VCD,
+    )
+    from airvlm.methods import (
+        AIRMemory as AIRMemory,
+    )
+    from airvlm.methods import (
+        AttentionMethod as AttentionMethod,
+    )
+    from airvlm.methods import (
+        Composed as Composed,
+    )
+    from airvlm.methods import (
+        CropBlend as CropBlend,
+    )
+    from airvlm.methods import (
+        CutOff as CutOff,
+    )
+    from airvlm.methods import (
+        EOSBias as EOSBias,
+    )
+    from airvlm.methods import (
+        FarthestCrops as FarthestCrops,
+    )
+    from airvlm.methods import (
+        FeedForwardMethod as FeedForwardMethod,
+    )
+    from airvlm.methods import (
+        LogitsMethod as LogitsMethod,
+    )
+    from airvlm.methods import (
+        MeanToken as MeanToken,
+    )
+    from airvlm.methods import (
+        MemVR as MemVR,
+    )
+    from airvlm.methods import (
+        Method as Method,
+    )
+    from airvlm.methods import (
+        NoisyCrops as NoisyCrops,
+    )
+    from airvlm.methods import (
+        OtherImage as OtherImage,
+    )
+    from airvlm.methods import (
+        RandomCrops as RandomCrops,
+    )
+    from airvlm.methods import (
+        ShrunkCrops as ShrunkCrops,
+    )
+    from airvlm.methods import (
+        VisualTokenMethod as VisualTokenMethod,
+    )
+    from airvlm.methods import (
+        YesBias as YesBias,
+    )
+    from airvlm.methods import (
+        get_method as get_method,
+    )
+    from airvlm.methods import (
+        list_methods as list_methods,
+    )
+    from airvlm.methods import (
+        option as option,
+    )
+    from airvlm.models.parts import ModelParts as ModelParts
     from airvlm.report import Report as Report
+    from airvlm.runtime.session import MethodInactiveWarning as MethodInactiveWarning
+    from airvlm.runtime.session import MethodNotApplied as MethodNotApplied
+    from airvlm.runtime.session import ModelInUseError as ModelInUseError
     from airvlm.vlm import VLM as VLM
     from airvlm.vlm import Answer as Answer
 
 __version__ = "0.1.0"
 
 # public name -> the module that defines it
-_HOMES = {
-    "AIR": "airvlm.methods",
-    "Anatomy": "airvlm.models.anatomy",
-    "Answer": "airvlm.vlm",
-    "Composed": "airvlm.methods",
-    "MemVR": "airvlm.methods",
-    "Method": "airvlm.hooks.method",
-    "NeverFired": "airvlm.hooks.run",
-    "Report": "airvlm.report",
-    "VAF": "airvlm.methods",
-    "VCD": "airvlm.methods",
-    "VLM": "airvlm.vlm",
-    "parse_method": "airvlm.methods",
-    "pipeline": "airvlm.integrations.pipeline",
+_MODULES = {
+    "airvlm.methods": """
+        AIR AIRMemory AttentionMethod Composed CropBlend CutOff EOSBias FarthestCrops FeedForwardMethod LogitsMethod
+        MeanToken MemVR Method NoisyCrops OtherImage RandomCrops ShrunkCrops VAF VCD VisualTokenMethod YesBias
+        get_method list_methods option
+    """,
+    "airvlm.vlm": "VLM Answer",
+    "airvlm.report": "Report",
+    "airvlm.runtime.session": "MethodInactiveWarning MethodNotApplied ModelInUseError",
+    "airvlm.runtime.row_images": "WrongImages",
+    "airvlm.runtime.intervention": "Context ForwardPass Intervention",
+    "airvlm.models.parts": "ModelParts UnsupportedModel",
+    "airvlm.models.loading": "LoadError",
+    "airvlm.inputs.images": "BadImage",
+    "airvlm.integrations.pipeline": "pipeline",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_SUBMODULES = ("testing", "tiny")
 
-__all__ = [
-    "AIR",
-    "VAF",
-    "VCD",
-    "VLM",
-    "Anatomy",
-    "Answer",
-    "Composed",
-    "MemVR",
-    "Method",
-    "NeverFired",
-    "Report",
-    "parse_method",
-    "pipeline",
-]
+__all__ = sorted([*_HOMES, *_SUBMODULES])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
+    if name in _SUBMODULES:
+        return _import_module(f"airvlm.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'airvlm' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(_import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return [*__all__, "__version__"]

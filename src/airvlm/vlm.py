@@ -1,8 +1,4 @@
-"""VLM: a vision-language model to talk to — ask, describe, batch, stream, compare.
-
-Images and questions in, answers with their reports out. What a method does to the model is the method's own
-business (methods/); loading is models/loading.py, and the way from a request to tensors is images/inputs.py.
-"""
+"""VLM: a vision-language model to talk to — ask, describe, chat, batch, stream, compare."""
 
 from __future__ import annotations
 
@@ -19,28 +15,27 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import StoppingCriteriaList
 
-from airvlm.hooks.generation import turns_of
-from airvlm.hooks.method import Method
-from airvlm.hooks.streams import StopTexts, cut_text, stream_text
-from airvlm.images.batches import like_lengths, windows
-from airvlm.images.conversation import taken_apart
-from airvlm.images.inputs import Encoder, Images, Request
-from airvlm.images.prompts import DESCRIBE, Question
-from airvlm.models.anatomy import Anatomy
+from airvlm.inputs.builder import Images, InputBuilder, Request, group_by_length, read_windows
+from airvlm.inputs.prompts import DESCRIBE, Question, split_messages
+from airvlm.methods.base import Method
+from airvlm.methods.names import get_method
 from airvlm.models.loading import fingerprint, load_parts
+from airvlm.models.parts import ModelParts
 from airvlm.report import Report
+from airvlm.runtime.locks import lock_of
+from airvlm.runtime.text_stream import StopTexts, cut_text, stream_text
 
 __all__ = ["VLM", "Answer"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer, and how it came about."""
+    """One answer, and how it was made."""
 
     text: str
     report: Report | None  # what the method did; None without a method
     prompt: str  # the whole prompt, placeholders for images included
-    tokens: int  # new tokens, the end token not counted
+    tokens: int  # new tokens, without the end token
     finished: bool  # the model ended by itself, before max_new_tokens
     seconds: float  # of the whole call; in a batch, this row's share
     error: Exception | None = None  # why there is no answer (`batch(errors="keep")`); all else is empty then
@@ -50,7 +45,15 @@ class Answer:
 
 
 class VLM:
-    """A model, its processor and its anatomy. Safe for threads: calls take turns, in the order they came."""
+    """A model with its processor. Safe for threads: calls run one after the other, in the order they came.
+
+    Args:
+        model: a transformers vision-language model.
+        processor: its processor.
+        name: shown in progress bars and results.
+        parts: the model's parts, for models that `ModelParts.of` does not know.
+        allow_urls: whether images may be downloaded from http(s) addresses.
+    """
 
     def __init__(
         self,
@@ -58,16 +61,15 @@ class VLM:
         processor: Any,
         *,
         name: str = "model",
-        anatomy: Anatomy | None = None,
-        allow_urls: bool = False,  # whether images may be fetched from http(s) addresses
-        draft: bool = False,  # whether a large JPEG is decoded no finer than its crops need
+        parts: ModelParts | None = None,
+        allow_urls: bool = False,
     ) -> None:
         self.model = model
         self.processor = processor
         self.name = name
-        self.anatomy = anatomy if anatomy is not None else Anatomy.of(model)
-        self.encoder = Encoder(model, processor, self.anatomy, allow_urls=allow_urls, draft=draft)
-        self.turns = turns_of(self.anatomy.model)
+        self.parts = parts if parts is not None else ModelParts.of(model)
+        self.builder = InputBuilder(model, processor, self.parts, allow_urls=allow_urls)
+        self.lock = lock_of(self.parts.model)
 
     @classmethod
     def load(
@@ -80,15 +82,21 @@ class VLM:
         device_map: Any = None,
         trust_remote_code: bool = False,
         allow_urls: bool = False,
-        draft: bool = False,
         allow_missing: bool = False,
         **options: Any,
     ) -> Self:
-        """An embedded model ("photo", which None means too, or "tiny"), a local folder, or a name on the model hub.
+        """Load a model.
 
-        adapter: a LoRA on top of it. allow_missing: load weights that are not all there (the rest is random).
-        draft: decode a large JPEG no finer than the encoder and its crops can use: five times as fast for 12 million
-        pixels, and within two of 255 levels of the pixels that vanilla would get.
+        Args:
+            name_or_path: an embedded model ("photo", the default, or "tiny"), a local folder, or a name on the hub.
+            adapter: a LoRA to merge into it.
+            device: where it runs; a GPU if there is one.
+            dtype: of the weights; float32 on a CPU, the checkpoint's own elsewhere.
+            device_map: as in transformers, to spread a model over devices.
+            trust_remote_code: run code that comes with the checkpoint.
+            allow_urls: whether images may be downloaded from http(s) addresses.
+            allow_missing: accept a checkpoint with missing weights, which are then random.
+            options: passed to transformers' `from_pretrained`.
         """
         model, processor, name = load_parts(
             name_or_path,
@@ -100,7 +108,7 @@ class VLM:
             allow_missing=allow_missing,
             **options,
         )
-        return cls(model, processor, name=name, allow_urls=allow_urls, draft=draft)
+        return cls(model, processor, name=name, allow_urls=allow_urls)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -114,20 +122,25 @@ class VLM:
         image: Images,
         question: Question,
         *,
-        method: Method | None = None,
+        method: Method | str | None = None,
         max_new_tokens: int = 64,
         **generation: Any,
     ) -> Answer:
-        """One question about one image, several, or none; or a conversation's turns (images/prompts.py).
+        """Ask one question.
 
-        `generation` goes to transformers' generate: `stop_strings` end the answer and are left out of it;
-        `temperature`, `top_p` or `top_k` mean sampling, and `seed` makes it repeatable.
+        Args:
+            image: one image, a list of images, or None. A path, bytes, array, Pillow image, data URI or web address.
+            question: a question, or the turns of a conversation.
+            method: a method or its spelling ("crop-blend"); None is the model as it is.
+            max_new_tokens: longest answer, in tokens.
+            generation: passed to transformers' generate. `stop_strings` end the answer and are left out of it;
+                `temperature`, `top_p` or `top_k` mean sampling, and `seed` makes it repeatable.
         """
-        row = self.encoder.read(image, question)
+        row = self.builder.read(image, question)
         return self.answer_rows([row], method, max_new_tokens=max_new_tokens, **generation)[0]
 
-    def describe(self, image: Images, *, method: Method | None = None, **generation: Any) -> Answer:
-        """A description, asked for by the sentence that CHAIR evaluations use."""
+    def describe(self, image: Images, *, method: Method | str | None = None, **generation: Any) -> Answer:
+        """Describe an image, with the prompt that CHAIR evaluations use. Arguments are those of `ask`."""
         return self.ask(image, DESCRIBE, method=method, **generation)
 
     def chat(
@@ -135,194 +148,215 @@ class VLM:
         messages: Sequence[Mapping[str, Any]],
         *,
         system: str | None = None,
-        method: Method | None = None,
+        method: Method | str | None = None,
         **generation: Any,
     ) -> Answer:
         """The next turn of a conversation, through the model's chat template.
 
-        messages: turns with a role and a content, a text or parts: {"type": "text", "text": ...} and
-        {"type": "image", "image": anything that `ask` takes}, or OpenAI's {"type": "image_url", ...}.
+        Args:
+            messages: turns with a role and a content, a text or parts: {"type": "text", "text": ...} and
+                {"type": "image", "image": anything that `ask` takes}, or OpenAI's {"type": "image_url", ...}.
+            system: the system prompt.
+            method: as in `ask`.
+            generation: as in `ask`.
         """
-        images, turns = taken_apart(messages, system=system)
+        images, turns = split_messages(messages, system=system)
         return self.ask(images or None, turns, method=method, **generation)
 
     def compare(
-        self, image: Images, question: Question, methods: Mapping[str, Method | None], **generation: Any
+        self,
+        image: Images,
+        question: Question,
+        methods: Mapping[str, Method | str | None] | Sequence[Method | str | None],
+        **generation: Any,
     ) -> dict[str, Answer]:
-        """The same question under several methods; the image is encoded once."""
-        row = self.encoder.read(image, question)
+        """The same question under several methods.
+
+        Args:
+            image: as in `ask`.
+            question: as in `ask`.
+            methods: methods or their spellings, as a list or with names of your own.
+            generation: as in `ask`.
+
+        Returns:
+            Answers by name, in the order of the methods.
+        """
+        if not isinstance(methods, Mapping):
+            chosen = [get_method(method) for method in methods]
+            methods = {"vanilla" if method is None else method.label: method for method in chosen}
+        row = self.builder.read(image, question)
         return {name: self.answer_rows([row], method, **generation)[0] for name, method in methods.items()}
 
     def batch(
         self,
         requests: Iterable[tuple[Images, Question]],
         *,
-        method: Method | None = None,
+        method: Method | str | None = None,
         batch_size: int = 16,
         progress: bool = True,
         errors: Literal["raise", "keep"] = "raise",
         **generation: Any,
     ) -> Iterator[Answer]:
-        """Answers in the order of the requests, read as they are needed.
+        """Answer many requests, in their order; they are read as they are needed.
 
-        Rows of like length run together, so that little is spent on padding. A row without an image, where others
+        Rows of similar length run together, so that little is spent on padding. A row without an image, where others
         have one, is answered without the method, and its report says so.
-        errors: "raise" at a request that cannot be read, or "keep" an Answer with its `error` in its place.
+
+        Args:
+            requests: pairs of images and question, as in `ask`.
+            method: as in `ask`.
+            batch_size: rows per batch.
+            progress: show a progress bar.
+            errors: "raise" at a request that cannot be read, or "keep" an Answer with its `error` in its place.
+            generation: as in `ask`.
         """
         if batch_size < 1:
-            raise ValueError(f"batch_size = {batch_size}: at least one row runs at a time")
+            raise ValueError(f"batch_size = {batch_size}: give at least 1")
         if errors not in ("raise", "keep"):
             raise ValueError(f"errors = {errors!r}: choose raise or keep")
+        method = get_method(method)
         total = len(requests) if isinstance(requests, Sized) else None
         with tqdm(total=total, disable=not progress, unit="answer", desc=self.name) as bar:
-            for read in windows(self.encoder, requests, batch_size):
-                failed = {i: one for i, one in enumerate(read) if isinstance(one, Exception)}
+            for window in read_windows(self.builder, requests, batch_size):
+                failed = {i: one for i, one in enumerate(window) if isinstance(one, Exception)}
                 if failed and errors == "raise":
                     raise next(iter(failed.values()))
                 answers = {i: Answer("", None, "", 0, False, 0.0, error) for i, error in failed.items()}
-                rows = {i: one for i, one in enumerate(read) if isinstance(one, Request)}
-                answers |= self._answer_window(rows, method, batch_size, bar, generation)
-                yield from (answers[i] for i in range(len(read)))
-
-    def _answer_window(
-        self,
-        rows: dict[int, Request],
-        method: Method | None,
-        batch_size: int,
-        bar: Any,
-        generation: dict[str, Any],
-    ) -> dict[int, Answer]:
-        """Rows that were read together, by their places in the window."""
-        answers: dict[int, Answer] = {}
-        for chunk in like_lengths(rows, batch_size):
-            batch = [rows[i] for i in chunk]
-            blind = method is not None and not batch[0].images and any(row.images for row in rows.values())
-            given = self.answer_rows(batch, None if blind else method, **generation)
-            if blind and method is not None:
-                given = [_without_image(answer, method) for answer in given]
-            answers.update(zip(chunk, given))
-            bar.update(len(chunk))
-        return answers
+                rows = {i: one for i, one in enumerate(window) if isinstance(one, Request)}
+                any_image = any(row.images for row in rows.values())
+                for group in group_by_length(rows, batch_size):
+                    batch = [rows[i] for i in group]
+                    text_only = any_image and not batch[0].images
+                    given = self.answer_rows(batch, None if text_only else method, **generation)
+                    if text_only and method is not None:
+                        report = Report(method.to_json(), fired=False, reason="this request has no image")
+                        given = [replace(answer, report=report) for answer in given]
+                    answers.update(zip(group, given, strict=True))
+                    bar.update(len(group))
+                yield from (answers[i] for i in range(len(window)))
 
     def stream(
         self,
         image: Images,
         question: Question,
         *,
-        method: Method | None = None,
+        method: Method | str | None = None,
         max_new_tokens: int = 64,
         **generation: Any,
     ) -> Generator[str, None, Answer]:
-        """The answer's text piece by piece, as it comes; the generator returns the whole Answer at its end.
+        """The answer's text piece by piece; the generator returns the whole Answer at its end.
 
-        The model is taken at the first piece, and is free again when the answer is generated, read or not: another call
-        waits until then. A stream that is closed or dropped ends at its next token.
+        The model is taken at the first piece and free again when the answer is generated, read or not; other calls wait
+        until then. A stream that is closed or dropped stops at its next token. Arguments are those of `ask`.
         """
-        row = self.encoder.read(image, question)
-        turn = self.turns.take()
+        method = get_method(method)
+        row = self.builder.read(image, question)
+        ticket = self.lock.acquire()
         try:
             started = time.perf_counter()
-            inputs = self.encoder.inputs([row], pixels=method is not None and method.needs_pixels)
+            inputs = self.builder.build([row], pixels=method is not None and method.needs_pixels)
             stops = _stop_strings(generation)
         except BaseException:
-            turn.end()
+            ticket.release()
             raise
 
         def generate(**hooks: Any) -> tuple[Tensor, Report | None]:
             return self._generate(inputs, [row], method, max_new_tokens=max_new_tokens, **hooks, **generation)
 
-        ids, report = yield from stream_text(generate, self.processor, turn, stops)
-        return self._read(ids[0], row, report, time.perf_counter() - started, stops)
+        ids, report = yield from stream_text(generate, self.processor, ticket, stops)
+        return self._decode(ids[0], row, report, time.perf_counter() - started, stops)
 
     @torch.no_grad()
     def likelihood(
-        self, image: Images, question: Question, options: Sequence[str], *, method: Method | None = None
+        self, image: Images, question: Question, options: Sequence[str], *, method: Method | str | None = None
     ) -> list[float]:
         """Mean log-likelihood of each option's tokens as the answer; the largest is the model's choice."""
-        row = self.encoder.read(image, question)
+        method = get_method(method)
+        row = self.builder.read(image, question)
         # GLM-4V's template leaves it to the model to begin its answer with a newline
         row = replace(row, prompt=row.prompt + getattr(self.processor, "answer_start", ""))
-        with self.turns.take():
-            return self._likelihood(row, options, method)
-
-    def _likelihood(self, row: Request, options: Sequence[str], method: Method | None) -> list[float]:
-        asked = self.encoder.inputs([row])["input_ids"][0]
+        pixels = method is not None and method.needs_pixels
         scores = []
-        for option in options:
-            if not option.strip():
-                raise ValueError("an option is empty: there is nothing to compare")
-            # together, as the tokenizer would write it: a space belongs to the word that follows it
-            gap = "" if row.prompt[-1:].isspace() else " "
-            full = replace(row, prompt=row.prompt + gap + option.strip())
-            inputs = self.encoder.inputs([full], pixels=method is not None and method.needs_pixels)
-            ids = inputs["input_ids"][0]
-            start = _common_prefix(asked, ids)
-            with self._under(method, [full]):
-                logits = self.model(**inputs).logits[0]  # (L, vocabulary)
-            logp = logits[start - 1 : -1].float().log_softmax(-1)  # (option tokens, vocabulary)
-            scores.append(logp.gather(1, ids[start:, None].to(logp.device)).mean().item())
+        with self.lock.acquire():
+            prompt_ids = self.builder.build([row])["input_ids"][0]
+            for option in options:
+                if not option.strip():
+                    raise ValueError("an option is empty: there is nothing to compare")
+                # tokenized together with the prompt: a space belongs to the word that follows it
+                gap = "" if row.prompt[-1:].isspace() else " "
+                full = replace(row, prompt=row.prompt + gap + option.strip())
+                inputs = self.builder.build([full], pixels=pixels)
+                ids = inputs["input_ids"][0]
+                start = _common_prefix(prompt_ids, ids)
+                with self._session(method, [full]):
+                    logits = self.model(**inputs).logits[0]  # (L, vocabulary)
+                logp = logits[start - 1 : -1].float().log_softmax(-1)  # (option tokens, vocabulary)
+                scores.append(logp.gather(1, ids[start:, None].to(logp.device)).mean().item())
         return scores
 
     # -- the steps of an answer
 
-    def _under(self, method: Method | None, rows: Sequence[Request]) -> Any:
+    def answer_rows(
+        self, rows: Sequence[Request], method: Method | str | None, *, max_new_tokens: int = 64, **generation: Any
+    ) -> list[Answer]:
+        """Answer requests that were read by `builder.read`, as one batch; all have images, or none has."""
+        method = get_method(method)
+        with self.lock.acquire():
+            started = time.perf_counter()
+            inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)
+            ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
+            seconds = (time.perf_counter() - started) / len(rows)
+        stops = _stop_strings(generation)
+        reports: Sequence[Report | None] = [None] * len(rows)
+        if report is not None:  # the seconds are the batch's: equal shares
+            shares = {part: spent / len(rows) for part, spent in report.seconds.items()}
+            reports = [replace(own, seconds=shares) for own in report.rows or (report,) * len(rows)]
+        return [self._decode(ids[i], row, reports[i], seconds, stops) for i, row in enumerate(rows)]
+
+    def _session(self, method: Method | None, rows: Sequence[Request]) -> Any:
         if method is None:
             return nullcontext()
         images = [list(row.images) for row in rows]
-        # the encoder made the inputs of these very images
-        return method(self.model, self.processor, images=images, anatomy=self.anatomy, check_images=False)
+        # the inputs were built from these very images: nothing to check
+        return method(self.model, self.processor, images=images, parts=self.parts, check_images=False)
 
     def _generate(
         self, inputs: dict[str, Any], rows: Sequence[Request], method: Method | None, **generation: Any
     ) -> tuple[Tensor, Report | None]:
         """New token ids (B, T) and the report of the batch."""
         if generation.get("num_return_sequences", 1) != 1:
-            raise ValueError(
-                "num_return_sequences: an Answer holds one text; ask several times with a seed instead"
-            )
-        _sampling(generation)
+            raise ValueError("num_return_sequences: an Answer holds one text; ask several times with different seeds")
+        if generation.get("temperature") == 0:  # a temperature of 0 is greedy
+            del generation["temperature"]
+            generation.setdefault("do_sample", False)
+        sampling = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+        generation.setdefault("do_sample", any(generation.get(name) is not None for name in sampling))
         seed = generation.pop("seed", None)
         generation.setdefault("pad_token_id", self._pad_token_id)
         length = inputs["input_ids"].shape[1]
         stops = _stop_strings(generation)
         generation.pop("stop_strings", None)
         if stops:
-            ends = StopTexts(self.processor.tokenizer, stops, length)
+            criterion = StopTexts(self.processor.tokenizer, stops, length)
             given = generation.get("stopping_criteria") or ()
-            generation["stopping_criteria"] = StoppingCriteriaList([*given, ends])
-        with torch.no_grad(), _seeded(seed, self.model.device), self._under(method, rows) as run:
+            generation["stopping_criteria"] = StoppingCriteriaList([*given, criterion])
+        with torch.no_grad(), _seeded(seed, self.model.device), self._session(method, rows) as session:
             ids = self.model.generate(**inputs, **generation)
-        return ids[:, length:], None if run is None else run.report
+        return ids[:, length:], None if session is None else session.report
 
-    def answer_rows(
-        self, rows: Sequence[Request], method: Method | None, *, max_new_tokens: int = 64, **generation: Any
-    ) -> list[Answer]:
-        """Requests that were read (`encoder.read`) answered together, as one batch; all show images, or none does."""
-        with self.turns.take():
-            started = time.perf_counter()
-            inputs = self.encoder.inputs(rows, pixels=method is not None and method.needs_pixels)
-            ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
-            seconds = (time.perf_counter() - started) / len(rows)
-        stops = _stop_strings(generation)
-        reports = [None] * len(rows) if report is None else _row_reports(report, len(rows))
-        return [self._read(ids[i], row, reports[i], seconds, stops) for i, row in enumerate(rows)]
-
-    def _read(
+    def _decode(
         self, ids: Tensor, row: Request, report: Report | None, seconds: float, stops: Sequence[str] = ()
     ) -> Answer:
-        """Token ids -> text, up to the end token or the first stop string."""
+        """Token ids -> Answer, up to the end token or the first stop string."""
         ends = torch.isin(ids, torch.tensor(self.end_ids, dtype=ids.dtype, device=ids.device)).nonzero()
         tokens = int(ends[0]) if len(ends) else len(ids)
         decode = self.processor.tokenizer.decode
         text, stopped = decode(ids[:tokens], skip_special_tokens=True), False
         if stops:
             text, stopped = cut_text(text, stops)
-        if stopped:  # rows that go on are followed by padding here: count to where the stop string is whole
-            tokens = next(
-                n
-                for n in range(1, tokens + 1)
-                if cut_text(decode(ids[:n], skip_special_tokens=True), stops)[1]
-            )
+        if stopped:  # padding follows where other rows went on: count up to where the stop string is complete
+            lengths = range(1, tokens + 1)
+            tokens = next(n for n in lengths if cut_text(decode(ids[:n], skip_special_tokens=True), stops)[1])
         return Answer(text.strip(), report, row.prompt, tokens, stopped or bool(len(ends)), seconds)
 
     @property
@@ -339,23 +373,13 @@ class VLM:
         return pad if pad is not None else next(iter(self.end_ids), None)
 
 
-def _sampling(generation: dict[str, Any]) -> None:
-    """Greedy unless sampling is asked for, by name or by what only sampling reads; a temperature of 0 is greedy."""
-    if generation.get("temperature") == 0:
-        del generation["temperature"]
-        generation.setdefault("do_sample", False)
-    hints = ("temperature", "top_p", "top_k", "min_p", "typical_p")
-    generation.setdefault("do_sample", any(generation.get(name) is not None for name in hints))
-
-
 @contextmanager
 def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Draws that depend on `seed` alone, and leave the generators as they were; None leaves all to the caller."""
+    """Random numbers from `seed` alone, leaving the generators as they were; None changes nothing."""
     if seed is None:
         yield
         return
-    own = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=own, device_type="cuda"):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], device_type="cuda"):
         torch.manual_seed(seed)
         yield
 
@@ -363,17 +387,6 @@ def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
 def _stop_strings(generation: Mapping[str, Any]) -> list[str]:
     stops = generation.get("stop_strings") or ()
     return [stops] if isinstance(stops, str) else [stop for stop in stops if stop]
-
-
-def _row_reports(report: Report, rows: int) -> Sequence[Report]:
-    """One report a row; the seconds, which are the batch's, in equal shares."""
-    own = report.rows or (report,) * rows
-    return [replace(row, seconds={k: v / rows for k, v in report.seconds.items()}) for row in own]
-
-
-def _without_image(answer: Answer, method: Method) -> Answer:
-    report = Report(method.to_json(), fired=False, reason="this request has no image")
-    return replace(answer, report=report)
 
 
 def _common_prefix(a: Tensor, b: Tensor) -> int:

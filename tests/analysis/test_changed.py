@@ -2,9 +2,9 @@
 
 import pytest
 
-from airvlm import AIR, VAF, VLM, tiny
+from airvlm import AIR, VAF, VLM, CropBlend, tiny
 from airvlm.analysis.changed import token_changes
-from airvlm.images.load import load_image
+from airvlm.inputs.images import load_image
 
 QUESTION = "Is there a cup in the image?"
 
@@ -16,8 +16,8 @@ def vlm() -> VLM:
 
 def test_the_mean_change_is_the_norm_ratio_that_the_report_tells(vlm: VLM) -> None:
     image = load_image(tiny.scenes("test")[0].path)
-    changes = token_changes(vlm, [image], QUESTION, AIR())
-    report = vlm.ask(image, QUESTION, method=AIR()).report
+    changes = token_changes(vlm, [image], QUESTION, CropBlend())
+    report = vlm.ask(image, QUESTION, method=CropBlend()).report
     assert report is not None
     assert report.norm_ratio is not None
     (ratios,) = changes.ratios
@@ -29,15 +29,15 @@ def test_the_mean_change_is_the_norm_ratio_that_the_report_tells(vlm: VLM) -> No
 
 def test_tokens_are_told_apart_by_image(vlm: VLM) -> None:
     images = [load_image(scene.path) for scene in tiny.scenes("test")[:2]]
-    changes = token_changes(vlm, images, QUESTION, AIR(weight=0.5))
-    alone = token_changes(vlm, images[:1], QUESTION, AIR(weight=0.5))
+    changes = token_changes(vlm, images, QUESTION, CropBlend(weight=0.5))
+    alone = token_changes(vlm, images[:1], QUESTION, CropBlend(weight=0.5))
     assert [len(part) for part in changes.ratios] == [64, 64]
     assert changes.ratios[0] == pytest.approx(alone.ratios[0], rel=1e-3)
 
 
 def test_a_method_in_the_layers_is_read_where_it_first_acts(vlm: VLM) -> None:
     image = load_image(tiny.scenes("test")[0].path)
-    assert token_changes(vlm, [image], QUESTION, AIR.paper(keep=3)).layer == 4
+    assert token_changes(vlm, [image], QUESTION, AIR(keep=3)).layer == 4
 
 
 def test_a_method_that_leaves_visual_tokens_alone_says_so(vlm: VLM) -> None:

@@ -22,9 +22,7 @@ def marked(drawing: Image.Image) -> int:
 
 
 def test_the_more_crops_are_kept_the_more_is_marked() -> None:
-    none, one, both = (
-        marked(draw_look(GREY, report(kept))) for kept in [(False, False), (True, False), (True, True)]
-    )
+    none, one, both = (marked(draw_look(GREY, report(kept))) for kept in [(False, False), (True, False), (True, True)])
     assert none == 0
     assert 0 < one < both
 

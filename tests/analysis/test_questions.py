@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from airvlm import AIR, VLM, cli
+from airvlm import VLM, CropBlend, cli
 from airvlm.analysis.questions import answer
 from airvlm.analysis.result import auc, auc_interval, interval
 from airvlm.analysis.samples import load_samples
@@ -56,7 +56,7 @@ def test_other_families_are_analysed_too(name: str, family: str, tmp_path: Path)
     model, processor = tiny_models.build(family)
     for i in range(2):
         tiny_models.sample_image(i, (48, 40)).save(tmp_path / f"{i}.png")
-    found = answer(name, VLM(model, processor, name="random"), AIR(), 2, tmp_path, progress=False)
+    found = answer(name, VLM(model, processor, name="random"), CropBlend(), 2, tmp_path, progress=False)
     assert found.to_json()["n"] == 2
 
 
@@ -75,7 +75,7 @@ def test_an_interval_is_over_images() -> None:
 
 
 def test_tokens_that_are_mostly_place_are_warned_of(vlm: VLM) -> None:
-    real = vlm.anatomy.encode
+    real = vlm.parts.encode
     places = None
 
     def by_place(inputs):
@@ -85,7 +85,7 @@ def test_tokens_that_are_mostly_place_are_warned_of(vlm: VLM) -> None:
         return [t + places for t in tokens]
 
     shifted = VLM(vlm.model, vlm.processor, name="tiny")
-    object.__setattr__(shifted.anatomy, "encode", by_place)
+    object.__setattr__(shifted.parts, "encode", by_place)
     assert any("place" in warning for warning in answer("tokens", shifted, None, 6, progress=False).warnings)
 
 

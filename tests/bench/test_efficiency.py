@@ -9,7 +9,7 @@ from PIL import Image
 from airvlm.bench import efficiency
 from airvlm.bench.efficiency import Subject, measure, wide_subject
 from airvlm.bench.wide import K, WideLlava
-from airvlm.hooks.method import Method
+from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD

@@ -30,5 +30,5 @@ def fake_world(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, task in fakes.TASKS.items():
         monkeypatch.setitem(airvlm.tasks.TASKS, name, task)
     vlm = fakes.FakeVLM()
-    vlm.anatomy = SimpleNamespace(layers=range(6))
+    vlm.parts = SimpleNamespace(layers=range(6))
     monkeypatch.setattr(asking, "load", lambda *_, **__: vlm)

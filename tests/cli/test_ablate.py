@@ -15,11 +15,7 @@ def test_json_holds_each_sweep_value_by_value_beside_vanilla(tmp_path, capsys):
     arguments = ["ablate", "fake-captions", "fake", "--sweep", "bias=1,2", "--sweep", "max_new_tokens=8,16"]
     code = run([*arguments, "--out", str(tmp_path), "--json", "--no-plot"])
     found = json.loads(capsys.readouterr().out)
-    assert (
-        code == 0
-        and list(found) == ["bias", "max_new_tokens"]
-        and list(found["bias"]) == ["bias=1", "bias=2"]
-    )
+    assert code == 0 and list(found) == ["bias", "max_new_tokens"] and list(found["bias"]) == ["bias=1", "bias=2"]
     assert set(found["bias"]["bias=1"]) == {"vanilla", "method"}
     assert set(found["bias"]["bias=1"]["method"]["recall"]) == {"value", "low", "high", "n"}
 

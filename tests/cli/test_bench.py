@@ -24,7 +24,7 @@ OPTIONS = [
     "--method",
     "vanilla",
     "--method",
-    "air:patches=2",
+    "air:num_crops=2",
     "--method",
     "vcd",
 ]
@@ -33,7 +33,7 @@ OPTIONS = [
 def test_it_prints_one_row_a_method(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bench", "methods", "--model", str(model), *OPTIONS]) == 0
     printed = capsys.readouterr().out
-    for name in ("vanilla", "air:patches=2", "vcd", "2 of 2"):
+    for name in ("vanilla", "air:num_crops=2", "vcd", "2 of 2"):
         assert name in printed
 
 
@@ -57,22 +57,18 @@ def test_json_is_one_object_with_ratios_to_vanilla(model: Path, capsys: pytest.C
         (["bench", "--model", "/no/such/folder"], "no such"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(arguments) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
 
 
-def test_methods_at_commas_still_work_and_are_deprecated(
-    model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_at_commas_still_work_and_are_deprecated(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", "--json", "--model", str(model), "--repeats", "1", "--tokens", "2"]
-    assert cli.run([*line, "--methods", "vanilla,air:patches=2,keep=1"]) == 0
+    assert cli.run([*line, "--methods", "vanilla,air:num_crops=2,keep=1"]) == 0
     printed = capsys.readouterr()
     (result,) = json.loads(printed.out)["results"]
-    assert [row["method"] for row in result["methods"]] == ["vanilla", "air:patches=2,keep=1"]
+    assert [row["method"] for row in result["methods"]] == ["vanilla", "air:num_crops=2,keep=1"]
     assert "--methods is deprecated" in printed.err
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airvlm import VLM, cli, tiny
-from airvlm.methods import AIR
+from airvlm.methods import CropBlend
 
 SCENE = str(tiny.scenes("test")[0].path)
 QUESTIONS = ["Please describe this image in detail.", "Is there a cup in the image?"]
@@ -35,7 +35,7 @@ def conversation(vlm: VLM, questions: list[str]) -> list[str]:
     for number, question in enumerate(questions):
         parts: list[dict[str, Any]] = [{"type": "text", "text": question}]
         turns.append({"role": "user", "content": [{"type": "image"}, *parts] if number == 0 else parts})
-        texts.append(vlm.ask(SCENE, turns, method=AIR(), max_new_tokens=24).text)
+        texts.append(vlm.ask(SCENE, turns, method=CropBlend(), max_new_tokens=24).text)
         turns.append({"role": "assistant", "content": texts[-1]})
     return texts
 

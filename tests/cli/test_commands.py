@@ -17,7 +17,7 @@ from tests import tiny_models
 from tests.checkpoints import save_llava
 
 QUESTION = "is there a fork in the image ?"
-SETTINGS = ["--set", "patches=4", "--set", "top_q=4", "--max-new-tokens", "6"]
+SETTINGS = ["--set", "num_crops=4", "--set", "num_prototypes=4", "--max-new-tokens", "6"]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,7 @@ def test_ask_prints_the_answer_and_tells_apart_what_it_did(run: Any, model: str,
 
 
 def test_ask_without_a_method_has_no_report(run: Any, model: str, image: str) -> None:
-    code, out, _ = run(
-        "ask", image, QUESTION, "-m", model, "--method", "none", "--json", "--max-new-tokens", "4"
-    )
+    code, out, _ = run("ask", image, QUESTION, "-m", model, "--method", "none", "--json", "--max-new-tokens", "4")
     answer = one_object(out)
     assert code == 0
     assert answer["method"] is None
@@ -144,11 +142,11 @@ def test_describe_asks_the_sentence_of_the_evaluations(run: Any, model: str, ima
 
 
 def test_compare_shows_every_method(run: Any, model: str, image: str) -> None:
-    methods = ["--method", "none", "--method", "air:patches=4,top_q=4,weight=0.9"]
+    methods = ["--method", "none", "--method", "air:num_crops=4,num_prototypes=4,weight=0.9"]
     code, out, _ = run("compare", image, QUESTION, "-m", model, *methods, "--max-new-tokens", "6")
     assert code == 0
     assert "none" in out
-    assert "air:patches=4" in out
+    assert "air:num_crops=4" in out
     code, out, _ = run("compare", image, QUESTION, "-m", model, *methods, "--max-new-tokens", "6", "--json")
     assert list(one_object(out)["answers"]) == methods[1::2]
 
@@ -174,7 +172,7 @@ def test_methods_explains_every_field(run: Any) -> None:
     assert code == 0
     assert list(listed) == list(METHODS)
     for name, about in listed.items():
-        assert about["mechanism"], name
+        assert about["summary"], name
         for field in about["fields"]:
             assert field["meaning"], f"{name}.{field['name']} has no meaning"
 
@@ -188,9 +186,9 @@ def test_methods_explains_every_field(run: Any) -> None:
         (["ask", "IMAGE", "what ?", "--method", "magic"], "unknown method 'magic'"),
         (["ask", "IMAGE", "what ?", "--set", "colour=red"], "colour"),
         (["ask", "IMAGE", "what ?", "--set", "top_q"], "write field=value"),
-        (["ask", "IMAGE", "what ?", "--set", "top_q=many"], "top_q"),
-        (["ask", "IMAGE", "what ?", "--set", "patches=-1"], "patches"),
-        (["ask", "IMAGE", "what ?", "--method", "none", "--set", "top_q=3"], "no method"),
+        (["ask", "IMAGE", "what ?", "--set", "num_prototypes=many"], "top_q"),
+        (["ask", "IMAGE", "what ?", "--set", "num_crops=-1"], "patches"),
+        (["ask", "IMAGE", "what ?", "--method", "none", "--set", "num_prototypes=3"], "no method"),
         (["ask", "https://example.org/x.png", "what ?"], "add --allow-urls"),
         (["ask", "IMAGE", "what ?", "--seed", "1"], "add --temperature"),
         (["ask", "IMAGE", "what ?", "--stop", ""], "--stop"),
@@ -226,9 +224,7 @@ def test_bad_input_is_one_line_and_code_2(
 
 
 @pytest.mark.parametrize("folder", ["/no/such/model", "EMPTY", "NOT_A_VLM"])
-def test_a_wrong_model_folder_is_one_line_and_code_2(
-    run: Any, image: str, tmp_path: Path, folder: str
-) -> None:
+def test_a_wrong_model_folder_is_one_line_and_code_2(run: Any, image: str, tmp_path: Path, folder: str) -> None:
     (tmp_path / "EMPTY").mkdir()
     (tmp_path / "NOT_A_VLM").mkdir()
     (tmp_path / "NOT_A_VLM" / "config.json").write_text('{"model_type": "bert"}')

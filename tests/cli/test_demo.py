@@ -11,7 +11,7 @@ from airvlm import cli, photo, tiny
 from airvlm.cli import demo_photo
 from tests.checkpoints import save_llava
 
-FIELDS = ["--scene", "3", "--set", "patches=4", "--set", "top_q=4"]
+FIELDS = ["--scene", "3", "--set", "num_crops=4", "--set", "num_prototypes=4"]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("no_photograph")
-def test_the_scene_is_told_beside_its_truth_and_drawn(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_scene_is_told_beside_its_truth_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "new" / "demo.png"
     shown = told(capsys, "-o", str(target))
     truth = list(tiny.scenes("test")[3].names)
@@ -68,9 +66,7 @@ def test_the_scene_is_told_beside_its_truth_and_drawn(
 
 
 @pytest.mark.usefixtures("no_photograph")
-def test_without_a_photograph_one_line_says_how_to_see_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_without_a_photograph_one_line_says_how_to_see_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = run(capsys, "demo", "-o", str(tmp_path / "demo.png"), *FIELDS)
     assert code == 0
     assert "it shows" in out

@@ -70,9 +70,7 @@ def test_a_missing_embedded_model_is_one_line(
 def test_the_same_seed_draws_the_same_scene(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     drawn = []
     for name in ("a.png", "b.png"):
-        code, out, _ = run(
-            capsys, "scene", "--seed", "5", "--context", "farm", "-o", str(tmp_path / name), "--json"
-        )
+        code, out, _ = run(capsys, "scene", "--seed", "5", "--context", "farm", "-o", str(tmp_path / name), "--json")
         assert code == 0
         truth = json.loads(out)
         drawn.append((truth["objects"], (tmp_path / name).read_bytes()))

@@ -57,9 +57,7 @@ def test_failures_end_with_code_one_and_a_table_that_says_why(tmp_path, capsys, 
 
 
 def test_a_method_that_never_acted_ends_with_code_one(tmp_path, capsys):
-    code = run(
-        ["evaluate", "fake-captions", "--method", "idle:fires=false", "--out", str(tmp_path), "--json"]
-    )
+    code = run(["evaluate", "fake-captions", "--method", "idle:fires=false", "--out", str(tmp_path), "--json"])
     assert code == 1 and "never acted (too far)" in " ".join(capsys.readouterr().err.split())
 
 

@@ -90,9 +90,7 @@ def test_a_table_stands_beside_the_papers_with_intervals_and_marks(
         (["readme", "--readme", "/nowhere/README.md"], "No such file"),
     ],
 )
-def test_bad_input_ends_in_one_line(
-    words: list[str], trouble: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_ends_in_one_line(words: list[str], trouble: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["reproduce", *words]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and trouble in said

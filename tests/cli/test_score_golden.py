@@ -76,9 +76,7 @@ def bleu(file: Path) -> Figures:
     official = _json("bleu/bleu_scores.json")[f"llava-1.5_greedy/{part}"]
     figures = {f"BLEU-{n}": v for n, v in enumerate(official["corpus_bleu1..4"], 1)}
     figures |= {f"BLEU-{n}-image": v for n, v in enumerate(official["mean_sentence_bleu1..4"], 1)}
-    return {
-        k: pytest.approx(100 * v, rel=1e-9) for k, v in {**figures, "BLEU": official["halc_bleu"]}.items()
-    }
+    return {k: pytest.approx(100 * v, rel=1e-9) for k, v in {**figures, "BLEU": official["halc_bleu"]}.items()}
 
 
 def pope(_: Path) -> Figures:
@@ -107,9 +105,7 @@ def circular(file: Path) -> Figures:
 
 def hallusionbench(file: Path) -> Figures:
     text = golden("hallusionbench", f"{file.stem}.expected.txt").read_text()
-    cells = [
-        float(cell) for line in re.findall(r"GPT Eval(.*)", text) for cell in re.findall(r"[\d.]+", line)
-    ]
+    cells = [float(cell) for line in re.findall(r"GPT Eval(.*)", text) for cell in re.findall(r"[\d.]+", line)]
     names = "qAcc fAcc easy hard aAcc yes_difference false_yes - figure_inconsistent figure_wrong LH VI Mixed"
     figures = dict(zip(names.split(), cells, strict=True))
     shares = {"yes_difference", "false_yes"}  # printed as shares, where all others are percents
@@ -243,9 +239,7 @@ class Kind:
 
     def command(self, file: Path) -> list[str]:
         truth = ["--truth", str(golden(self.truth))] if self.truth else []
-        partial = (
-            ["--partial"] if self.task == "amber" else []
-        )  # its official files answer a part of the items
+        partial = ["--partial"] if self.task == "amber" else []  # its official files answer a part of the items
         return [
             "score",
             self.task,
@@ -317,9 +311,7 @@ def read_once(path: Path) -> Any:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     # the objects of 123,000 images are the truth of 27 of the files below: parsed once, by the code that always does
-    monkeypatch.setattr(
-        coco, "read_json", lambda path: read_once(path) if path == golden(OBJECTS) else read_json(path)
-    )
+    monkeypatch.setattr(coco, "read_json", lambda path: read_once(path) if path == golden(OBJECTS) else read_json(path))
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = cli.run(list(arguments))

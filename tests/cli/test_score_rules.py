@@ -19,9 +19,7 @@ def score(task: str, answers: Path, *more: str | Path) -> Outcome:
 
 def refused(outcome: Outcome, *said: str) -> bool:
     """One line on standard error that says it, nothing on standard output, code 2."""
-    return (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1) and all(
-        s in outcome.err for s in said
-    )
+    return (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1) and all(s in outcome.err for s in said)
 
 
 def _write(path: Path, content: Any) -> Path:
@@ -35,9 +33,7 @@ def _lines(name: str) -> list[dict[str, Any]]:
 
 def test_a_negative_grade_is_an_error(tmp_path: Path) -> None:
     grades = {"v1_0": {"content": ["-0.5"], "score": [-0.5]}, "v1_1": {"content": ["1.0"], "score": [1.0]}}
-    assert refused(
-        score("mmvet", _write(tmp_path / "g.json", grades)), "entry 1", "field score.0", "greater than"
-    )
+    assert refused(score("mmvet", _write(tmp_path / "g.json", grades)), "entry 1", "field score.0", "greater than")
 
 
 def test_truth_without_answers_is_an_error(tmp_path: Path) -> None:
@@ -66,15 +62,11 @@ def test_references_that_are_a_text_are_an_error(tmp_path: Path) -> None:
 def test_empty_descriptions_are_told_or_refused(tmp_path: Path) -> None:
     rows = _lines("chair/captions.jsonl")
     empty = _write(tmp_path / "e.jsonl", [{**row, "caption": ""} for row in rows[::2]])
-    assert refused(
-        score("chair", empty, "--truth", DATA / "chair/gt_objects.json"), "all 120 descriptions are empty"
-    )
+    assert refused(score("chair", empty, "--truth", DATA / "chair/gt_objects.json"), "all 120 descriptions are empty")
     rows[0]["caption"] = " "
     outcome = score("chair", _write(tmp_path / "a.jsonl", rows), "--truth", DATA / "chair/gt_objects.json")
     report = json.loads(outcome.out)
-    assert report["coverage"]["unreadable"] == 1 and any(
-        "descriptions are empty" in n for n in report["notes"]
-    )
+    assert report["coverage"]["unreadable"] == 1 and any("descriptions are empty" in n for n in report["notes"])
 
 
 def test_fewer_answers_than_items_are_told_first_and_end_with_code_3(tmp_path: Path) -> None:
@@ -88,10 +80,7 @@ def test_fewer_answers_than_items_are_told_first_and_end_with_code_3(tmp_path: P
         "unreadable": report["unparsed"],
     }  # fmt: skip
     shown = call(["score", "pope", str(answers), "--truth", str(truth), "--partial"])
-    assert (
-        shown.code == 0
-        and "n = 30 of 120 items, 90 without an answer or a verdict" in shown.out.splitlines()[0]
-    )
+    assert shown.code == 0 and "n = 30 of 120 items, 90 without an answer or a verdict" in shown.out.splitlines()[0]
     assert "expected 120 · given 30 · matched 30 · missing 90" in shown.out
 
 
@@ -114,9 +103,7 @@ def test_a_built_in_task_knows_how_many_items_it_has(tmp_path: Path) -> None:
         ("chair", "chair/captions.jsonl", "chair/gt_objects.json"),
     ],
 )
-def test_duplicate_answers_are_errors_unless_lenient(
-    tmp_path: Path, task: str, name: str, truth: str | None
-) -> None:
+def test_duplicate_answers_are_errors_unless_lenient(tmp_path: Path, task: str, name: str, truth: str | None) -> None:
     rows = _lines(name) if name.endswith("l") else json.loads((DATA / name).read_text())
     answers = _write(tmp_path / Path(name).name, [*rows, rows[0]])
     more = ["--truth", DATA / truth] if truth else []
@@ -133,9 +120,7 @@ def test_unknown_ids_are_errors_unless_lenient(tmp_path: Path) -> None:
     assert json.loads(score("pope", answers, "--truth", truth, "--lenient").out)["coverage"]["unknown"] == 1
 
 
-@pytest.mark.parametrize(
-    "task", ["chair", "pope", "amber-yesno", "mmbench", "hallusionbench", "llava-bench", "mmhal"]
-)
+@pytest.mark.parametrize("task", ["chair", "pope", "amber-yesno", "mmbench", "hallusionbench", "llava-bench", "mmhal"])
 @pytest.mark.parametrize("content", ["", "[]", "\n\n"])
 def test_empty_files_are_errors(tmp_path: Path, task: str, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
@@ -165,9 +150,7 @@ def test_the_message_names_file_line_and_field(tmp_path: Path) -> None:
     rows[4] = {"question_id": None, "text": "Yes"}
     rows[4]["question_id"] = 1.5
     outcome = score("pope", _write(tmp_path / "a.jsonl", rows), "--truth", DATA / "pope/questions.jsonl")
-    assert refused(
-        outcome, "a.jsonl, line 5, field question_id: an id is a text or a whole number, not float"
-    )
+    assert refused(outcome, "a.jsonl, line 5, field question_id: an id is a text or a whole number, not float")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

@@ -133,16 +133,10 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     packet = func.overloadpacket
     devices = {t.device for t in given if isinstance(t, Pretend)}
     if packet in COPIES:
-        target = (
-            args[0].device if packet in (aten.copy_, aten.copy) else torch.device(wanted or args[0].device)
-        )
+        target = args[0].device if packet in (aten.copy_, aten.copy) else torch.device(wanted or args[0].device)
         source = args[1] if packet in (aten.copy_, aten.copy) else args[0]
         if isinstance(source, Pretend) and target.type == "cpu":
-            if (
-                packet is aten.copy_
-                and args[2:3] == (True,)
-                and any(args[0] is own for own in log.pinned or [])
-            ):
+            if packet is aten.copy_ and args[2:3] == (True,) and any(args[0] is own for own in log.pinned or []):
                 log.coming.append((log.launches + LAG, args[0], source.held.clone()))
                 return args[0]
             log.read_backs.append(ReadBack("copy to the CPU", _line()))
@@ -161,9 +155,7 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if wanted is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     plain_args, plain = _held(tuple(args)), {name: _held(value) for name, value in kwargs.items()}
-    if (
-        packet is aten.histc and not plain_args[0].is_floating_point()
-    ):  # counted by accelerators, not by the CPU
+    if packet is aten.histc and not plain_args[0].is_floating_point():  # counted by accelerators, not by the CPU
         out = func(plain_args[0].float(), *plain_args[1:], **plain).to(plain_args[0].dtype)
     else:
         out = func(*plain_args, **plain)

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.hooks import intervention
-from airvlm.hooks.method import Method
+from airvlm import CropBlend
 from airvlm.methods.air import transport
-from airvlm.methods.air.config import AIR
-from airvlm.methods.air.transport import sinkhorn
-from airvlm.models.anatomy import Anatomy
+from airvlm.methods.base import Method
+from airvlm.methods.evidence.transport import sinkhorn
+from airvlm.models.parts import ModelParts
+from airvlm.runtime import intervention
 from tests import tiny_models
 from tests.default_methods import METHODS, Case
 from tests.device.pretend import FIRST, LAG, Log, accelerator, moved, on, split
@@ -27,7 +27,7 @@ from tests.device.pretend import FIRST, LAG, Log, accelerator, moved, on, split
 methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
 # For the families: the transport of their random tokens at a smaller eps takes a thousand updates, which show nothing
 # of a family; that they are equal on the device is shown by the methods and by the transport alone.
-SMOOTH = AIR.transported(patches=3, weight=0.5, eps=0.3)
+SMOOTH = CropBlend(num_crops=3, weight=0.5, eps=0.3)
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_every_family_answers_as_on_the_cpu(family: str, log: Log) -> None:
 @methods
 def test_evidence_follows_the_layers_of_a_model_over_two_devices(case: Case, log: Log) -> None:
     model, processor = tiny_models.shared("llava")
-    anatomy = Anatomy.of(model)
-    halves = split(model, anatomy.layers, [anatomy.decoder.norm, model.lm_head])
+    parts = ModelParts.of(model)
+    halves = split(model, parts.layers, [parts.decoder.norm, model.lm_head])
     found, _ = generated(halves, processor, case.on, 4, {})
     assert same(found, on_cpu("llava", case.on, 4, ()))
 
@@ -95,9 +95,7 @@ def lines(log: Log) -> Counter[str]:
     return Counter(line for line in told if " < airvlm/hooks/second_stream.py" not in line)
 
 
-def spent(
-    model: Any, processor: Any, method: Method | None, rows: int, tokens: int, log: Log
-) -> Counter[str]:
+def spent(model: Any, processor: Any, method: Method | None, rows: int, tokens: int, log: Log) -> Counter[str]:
     """Read-backs of one generation and its report, by kind and line."""
     log.clear()
     generated(model, processor, method, rows, {"max_new_tokens": tokens, "min_new_tokens": tokens})
@@ -200,9 +198,7 @@ def test_half_precision_is_not_widened_for_the_whole_sequence(
         log.clear()
         log.watch = batch["input_ids"].numel() * tiny_models.WIDTH
         if generates:
-            _, run = generated(
-                there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1}
-            )
+            _, run = generated(there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1})
             assert method is None or run.report.fired
         elif method is None:
             there(**on(batch))

@@ -112,7 +112,7 @@ def load(*_: Any, **__: Any) -> Any:
     if PIDS in os.environ:  # who holds a model is asked for by name
         Path(os.environ[PIDS], str(os.getpid())).touch()
     vlm = fakes.FakeVLM(seconds=float(os.environ[PACE]))
-    vlm.anatomy = SimpleNamespace(layers=range(6))
+    vlm.parts = SimpleNamespace(layers=range(6))
     return vlm
 
 

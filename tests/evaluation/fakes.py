@@ -153,7 +153,7 @@ class FakeQuestions(Task):
 
     n: int = 60
     name: ClassVar[str] = "fake-questions"
-    kind: ClassVar[Any] = "yesno"
+    kind: ClassVar[Any] = "yes-bias"
     max_new_tokens: ClassVar[int] = 8
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
@@ -167,9 +167,7 @@ class FakeQuestions(Task):
         for item, text in zip(items, answers):
             said = None if text is None else {"Yes.": True, "No.": False}.get(text)
             counted = {"n": 1.0, "right": float(said == item.truth), "yes": float(said is True)}
-            counts.append(
-                {MISSING: 1.0} if text is None else counted | ({UNPARSED: 1.0} if said is None else {})
-            )
+            counts.append({MISSING: 1.0} if text is None else counted | ({UNPARSED: 1.0} if said is None else {}))
         metrics = {"accuracy": Metric(Ratio("right", "n")), "yes_ratio": Metric(Ratio("yes", "n"), "neither")}
         return Scores(counts, metrics, [item.group for item in items])
 

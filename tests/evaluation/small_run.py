@@ -28,8 +28,8 @@ class Named:
 
 
 METHODS = {"vanilla": None, "air": Named("air", tau=0.06), "memvr": Named("memvr")}
-SHORTER = {f"shorter:bias={b}": Named("shorter", bias=float(b)) for b in (1, 2)}
-YESNO = {f"yesno:bias={b}": Named("yesno", bias=float(b)) for b in (-1, 1)}
+SHORTER = {f"eos-bias:bias={b}": Named("eos-bias", bias=float(b)) for b in (1, 2)}
+YESNO = {f"yesno:bias={b}": Named("yes-bias", bias=float(b)) for b in (-1, 1)}
 
 
 def coco(folder: Path, n: int = 24) -> Path:
@@ -53,16 +53,12 @@ def coco(folder: Path, n: int = 24) -> Path:
     categories = [{"id": k + 1, "name": o} for k, o in enumerate(OBJECTS)]
     content = {"images": images, "annotations": notes, "categories": categories}
     (folder / "annotations/instances_val2014.json").write_text(json.dumps(content))
-    (folder / "annotations/captions_val2014.json").write_text(
-        json.dumps({"images": images, "annotations": captions})
-    )
+    (folder / "annotations/captions_val2014.json").write_text(json.dumps({"images": images, "annotations": captions}))
     (folder / "coco_pope_random.json").write_text("\n".join(map(json.dumps, questions)))
     return folder
 
 
-def small_run(
-    folder: Path, *, model: str = "a/small-model", max_new_tokens: int = 64, hostile: bool = False
-) -> Path:
+def small_run(folder: Path, *, model: str = "a/small-model", max_new_tokens: int = 64, hostile: bool = False) -> Path:
     """The run's folder; each stronger method hallucinates and recalls a little less."""
     data = coco(folder / "data")
     facts = ModelFacts(model, "f" * 16)
@@ -88,9 +84,7 @@ def _record(question: object, asked: Asked, rank: int, label: str, hostile: bool
     number = asked.items.index(item)
     if asked.name == "chair":
         wrong = next(o for o in ("fork", "bus", "dog", "cat") if o not in item.truth)
-        text = f"A {item.truth[0]} is in a room. " + (
-            "There is also a baby dog. " if "dog" in item.truth else ""
-        )
+        text = f"A {item.truth[0]} is in a room. " + ("There is also a baby dog. " if "dog" in item.truth else "")
         text += f"A {wrong} can be seen too. " if (number + rank) % (2 + rank) == 0 else "It is a sunny day. "
         text += f"Next to it is a {item.truth[-1]}." if number % (5 - rank % 3) else ""
         if hostile and number == 0:

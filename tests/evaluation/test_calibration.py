@@ -50,9 +50,7 @@ class Speaker:
         self.asked = 0
 
     def __call__(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
-        truth = {
-            item.id: item.truth for split in ("calibration", "validation") for item in TASK.items(split=split)
-        }
+        truth = {item.id: item.truth for split in ("calibration", "validation") for item in TASK.items(split=split)}
         for batch in todo:
             records = []
             for job in batch.jobs:
@@ -67,9 +65,7 @@ class Speaker:
                     words = words[: max(1, len(words) - int(float(batch.label.split("=")[1])))]
                 text = "There is a " + " and a ".join(words) + "."
                 report = None if batch.method is None else {"fired": True}
-                records.append(
-                    Record(job.question, text=text, tokens=9, finished=True, report=report, seconds=SECONDS)
-                )
+                records.append(Record(job.question, text=text, tokens=9, finished=True, report=report, seconds=SECONDS))
             store.extend(records)
             done(batch)
 
@@ -224,7 +220,7 @@ class Terse(Speaker):
     def __call__(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
         items = {item.id: item for split in ("calibration", "validation") for item in TASK.items(split=split)}
         for batch in todo:
-            bias = float(batch.label.rpartition("shorter:bias=")[2]) if "bias=" in batch.label else 0.0
+            bias = float(batch.label.rpartition("eos-bias:bias=")[2]) if "bias=" in batch.label else 0.0
             records = []
             for job in batch.jobs:
                 item = items[job.question.item]
@@ -246,7 +242,7 @@ def test_a_good_setting_that_loses_recall_goes_on_beside_what_gives_it_back(tmp_
     settings = _settings(12)
     found = _run(tmp_path, Terse(settings[5].label), settings)
     chosen = found.recommended
-    assert chosen is not None and chosen.label.startswith(settings[5].label + "+shorter:bias=-")
+    assert chosen is not None and chosen.label.startswith(settings[5].label + "+eos-bias:bias=-")
     assert parse_method(chosen.label) == chosen.method
     assert found.measured is not None and found.measured.recall_change is not None
     assert found.measured.recall_change.value >= -1
@@ -256,13 +252,11 @@ def test_a_good_setting_that_loses_recall_goes_on_beside_what_gives_it_back(tmp_
 def test_a_default_that_may_lose_recall_stays_and_its_companion_is_tried_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        calibration, "_companion", lambda found, stage: found.candidate.beside("shorter:bias=-1")
-    )
+    monkeypatch.setattr(calibration, "_companion", lambda found, stage: found.candidate.beside("eos-bias:bias=-1"))
     stage = _stage([5.0, 4.0], 2.0)
     default = stage.found[1]
     loss = Estimate.of(-2.0, np.linspace(-4.0, 0.0, 400), 40, images=40)  # more than a point, perhaps
-    helped = replace(stage.found[0], candidate=default.candidate.beside("shorter:bias=-1"))
+    helped = replace(stage.found[0], candidate=default.candidate.beside("eos-bias:bias=-1"))
     stage = replace(stage, found=(helped, replace(default, recall_change=loss)))
     assert _survivors(stage, 1.0) == [helped.candidate, default.candidate]
 
@@ -310,9 +304,7 @@ def test_a_task_without_splits_is_divided_by_its_images() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_calibrates_the_embedded_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_calibrates_the_embedded_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [
         "calibrate",
         "tiny-chair",
@@ -334,9 +326,7 @@ def test_the_command_calibrates_the_embedded_model(
     assert found["spelled"] == "vanilla" or isinstance(Method.load(tmp_path / "calibration.json"), AIR)
 
 
-@pytest.mark.parametrize(
-    "words", [["nothing"], ["tiny-chair", "--budget", "soon"], ["tiny-chair", "--method", "none"]]
-)
+@pytest.mark.parametrize("words", [["nothing"], ["tiny-chair", "--budget", "soon"], ["tiny-chair", "--method", "none"]])
 def test_bad_input_ends_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["calibrate", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -375,7 +365,7 @@ def test_a_ray_cluster_calibrates(
             return ModelFacts.of(self.vlm)
 
         def depth(self) -> int:
-            return len(self.vlm.anatomy.layers)
+            return len(self.vlm.parts.layers)
 
         def work(self, todo: Sequence[Batch], store: Store, done: Any) -> None:
             work(self.vlm, todo, store, done)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from airvlm import AIR, MemVR, parse_method
+from airvlm import AIR, AIRMemory, CropBlend, MemVR, parse_method
 from airvlm.evaluation.candidates import candidates, searched
 
 
@@ -18,7 +18,7 @@ def test_a_larger_search_begins_with_the_smaller_ones_settings() -> None:
 
 def test_each_method_begins_with_its_default_and_air_stands_for_its_readings() -> None:
     found = candidates(["air", "memvr"], 4, 32)
-    assert [c.method for c in found] == [AIR(), AIR.paper(), AIR.lineage(), MemVR()]
+    assert [c.method for c in found] == [CropBlend(), AIR(), AIRMemory(), MemVR()]
 
 
 @pytest.mark.parametrize("count", [1, 5, 30])
@@ -38,7 +38,7 @@ def test_the_strength_always_differs_and_other_fields_keep_their_default_in_half
 
 def test_a_setting_beside_a_companion_is_a_method() -> None:
     for candidate in candidates(["air-transported"], 4, 6):
-        beside = candidate.beside("shorter:bias=-1.5")
+        beside = candidate.beside("eos-bias:bias=-1.5")
         assert parse_method(beside.label) == beside.method != candidate.method
         assert beside.is_default == candidate.is_default
 
@@ -63,8 +63,8 @@ def test_values_lie_in_the_ranges_that_the_fields_declare(name: str) -> None:
 
 
 def test_only_fields_that_act_in_the_reading_are_searched() -> None:
-    readings = {f.name: f.metadata.get("readings", ()) for f in dataclasses.fields(AIR())}
-    assert all(not readings[name] or "transported" in readings[name] for name in searched(AIR()))
+    readings = {f.name: f.metadata.get("readings", ()) for f in dataclasses.fields(CropBlend())}
+    assert all(not readings[name] or "transported" in readings[name] for name in searched(CropBlend()))
 
 
 def test_vanilla_cannot_be_searched() -> None:

@@ -57,9 +57,7 @@ def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
 
 def test_the_bar_counts_what_other_processes_answer_meanwhile(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(
-        evaluation.tqdm, "update", lambda bar, n=1: (shown.append(n), setattr(bar, "n", bar.n + n))
-    )
+    monkeypatch.setattr(evaluation.tqdm, "update", lambda bar, n=1: (shown.append(n), setattr(bar, "n", bar.n + n)))
     vlm, asked = FakeVLM(), Asked.of("fake-captions", FakeCaptions())
     with Store(tmp_path) as store, Store(tmp_path) as theirs:
 
@@ -169,9 +167,7 @@ def test_answers_that_cannot_be_read_are_a_problem(tmp_path):
 
 
 def test_a_method_that_never_acted_is_a_problem_that_says_why(tmp_path):
-    found = run(
-        tmp_path, tasks=["fake-captions"], methods={"idle": FakeMethod("idle", fires=False)}, curve=False
-    )
+    found = run(tmp_path, tasks=["fake-captions"], methods={"idle": FakeMethod("idle", fires=False)}, curve=False)
     assert found.problems() == ["fake-captions, idle: the method never acted (too far)"]
 
 
@@ -193,19 +189,17 @@ def test_the_curve_is_drawn_once_and_a_method_is_compared_at_its_own_recall(tmp_
 
 
 def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):
-    task = run(tmp_path, tasks=["fake-captions"], methods={"terse": FakeMethod("terse", 8.0)}).tasks[
-        "fake-captions"
-    ]
+    task = run(tmp_path, tasks=["fake-captions"], methods={"terse": FakeMethod("terse", 8.0)}).tasks["fake-captions"]
     assert task.at_equal("terse")["CHAIR_S"].inside
-    assert "shorter:bias=9" in task.curve
+    assert "eos-bias:bias=9" in task.curve
 
 
 def test_a_curve_that_was_drawn_on_fewer_items_is_finished_on_more(tmp_path):
     methods = {"terse": FakeMethod("terse", 8.0)}
     few = replace(Asked.of("fake-captions", FakeCaptions()), items=FakeCaptions().items(12), limit=12)
-    assert "shorter:bias=9" in run(tmp_path, tasks=[few], methods=methods).tasks["fake-captions"].curve
+    assert "eos-bias:bias=9" in run(tmp_path, tasks=[few], methods=methods).tasks["fake-captions"].curve
     task = run(tmp_path, tasks=["fake-captions"], methods=methods).tasks["fake-captions"]
-    assert "shorter:bias=9" in task.curve
+    assert "eos-bias:bias=9" in task.curve
     assert [task.unanswered(label) for label in task.curve] == [0] * len(task.curve)
 
 

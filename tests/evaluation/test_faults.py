@@ -45,12 +45,8 @@ def children(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "arguments", [[*EVALUATE, "--workers", "2"], ABLATE], ids=["evaluate with workers", "ablate"]
-)
-def test_killed_at_random_moments_it_ends_with_the_records_of_an_undisturbed_run(
-    commands, tmp_path, arguments
-):
+@pytest.mark.parametrize("arguments", [[*EVALUATE, "--workers", "2"], ABLATE], ids=["evaluate with workers", "ablate"])
+def test_killed_at_random_moments_it_ends_with_the_records_of_an_undisturbed_run(commands, tmp_path, arguments):
     whole = commands.start(arguments, tmp_path / "whole")
     expected = whole.communicate()[0]
     assert whole.returncode == 0 and json.loads(expected)

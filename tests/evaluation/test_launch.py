@@ -35,9 +35,7 @@ seen = f"{{sum(vlm.sizes)}} {{run.tasks['fake-captions'].unanswered('better')}}"
 """
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("accelerate") is None, reason="needs the offload extra (accelerate)"
-)
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs the offload extra (accelerate)")
 def test_two_launched_processes_share_the_work_and_write_the_records_of_one(fake_names, tmp_path):
     out, alone = tmp_path / "out", tmp_path / "alone"
     out.mkdir()
@@ -56,9 +54,7 @@ def test_two_launched_processes_share_the_work_and_write_the_records_of_one(fake
         "--main_process_port",
         "0",
     ]
-    done = subprocess.run(
-        [*command, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([*command, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     evaluate(FakeVLM(), ["fake-captions"], {"better": FakeMethod("better", 0.7)}, alone, progress=False)
 

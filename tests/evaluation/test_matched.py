@@ -44,7 +44,7 @@ def test_a_control_controls_the_method_with_its_own_fields():
         ("air-shrunk", "air-shrunk:weight=0.3"),
         ("air-other-image:weight=0.8", "air-other-image:weight=0.3"),
         ("air-other-image:weight=0.8,keep=6", "air-other-image:keep=6,weight=0.3"),
-        ("air-averaged:keep=6+shorter:bias=-3", "air-averaged:keep=6,weight=0.3+shorter:bias=-3"),
+        ("air-averaged:keep=6+eos-bias:bias=-3", "air-averaged:keep=6,weight=0.3+eos-bias:bias=-3"),
     ],
 )
 def test_a_matched_control_is_spelled_as_what_it_is(label, matched_label):
@@ -75,9 +75,7 @@ class Strong:
 def world(monkeypatch):
     monkeypatch.setattr(matched, "is_control", lambda label: label.startswith("air-"))
     real = airvlm.methods.parse_method
-    monkeypatch.setattr(
-        airvlm.methods, "parse_method", lambda text: Strong("air") if text == "air" else real(text)
-    )
+    monkeypatch.setattr(airvlm.methods, "parse_method", lambda text: Strong("air") if text == "air" else real(text))
 
 
 def test_a_control_is_asked_at_its_own_and_at_the_matched_strength(tmp_path, world):
@@ -113,9 +111,7 @@ def test_a_task_without_a_calibration_split_is_refused_before_anything_is_asked(
     from fakes import FakeCaptions
 
     items = FakeCaptions.items
-    monkeypatch.setattr(
-        FakeCaptions, "items", lambda self, limit=None, split="test": items(self, limit, "test")
-    )
+    monkeypatch.setattr(FakeCaptions, "items", lambda self, limit=None, split="test": items(self, limit, "test"))
     vlm = FakeVLM()
     with pytest.raises(ValueError, match="needs a calibration split"):
         evaluate(vlm, ["fake-captions"], {"air": Strong("air")}, tmp_path, progress=False, matched=True)

@@ -80,9 +80,7 @@ def test_a_tasks_settings_are_read_once_for_all_methods_and_without_its_list_of_
     )
     made = chunks(asked, {"one": None, "two": None, "three": None}, ModelFacts("fake", "f"), 7)
     assert len(read) == 1
-    assert all(
-        job.settings == settings(asked.task) for chunk in made for batch in chunk for job in batch.jobs
-    )
+    assert all(job.settings == settings(asked.task) for chunk in made for batch in chunk for job in batch.jobs)
 
 
 def test_all_methods_answer_a_chunk_before_the_next_and_images_stay_near():

@@ -78,9 +78,7 @@ def lines(folder: Path) -> dict[str, dict]:
 def run(folder: Path, load, tasks=TASKS, methods=METHODS, workers=2):
     with Cluster(load, workers) as cluster:
         facts = cluster.facts()
-        return evaluate(
-            None, tasks, methods, folder, worker=cluster.work, model=facts, curve=False, progress=False
-        )
+        return evaluate(None, tasks, methods, folder, worker=cluster.work, model=facts, curve=False, progress=False)
 
 
 def test_two_workers_write_the_records_of_one_process(ray_here, tmp_path):

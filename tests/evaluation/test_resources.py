@@ -9,7 +9,7 @@ import torch
 
 from airvlm.evaluation import resources
 from airvlm.evaluation.resources import KEPT, MOST_ROWS, Resources, chosen, keeping_images, rows_at_once
-from airvlm.images.cache import ImageCache
+from airvlm.inputs.cache import ImageCache
 
 
 class Model(torch.nn.Module):
@@ -57,7 +57,7 @@ def test_rows_at_once_follow_the_models_size_and_the_memory(monkeypatch):
 
 def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
     vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
-    cache = vlm.encoder.cache
+    cache = vlm.builder.cache
     with keeping_images(vlm, workers=2):
         for k in range(9):
             cache.put("crops", k, torch.zeros(10))
@@ -70,7 +70,7 @@ def test_two_evaluations_of_one_model_leave_its_memory_as_it_was(monkeypatch):
     monkeypatch.setattr(resources, "free_memory", lambda device: 400 / KEPT)
     vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
     first, second = keeping_images(vlm), keeping_images(vlm)
-    cache, held = vlm.encoder.cache, []
+    cache, held = vlm.builder.cache, []
     first.__enter__(), second.__enter__()
     for leave in (None, first, second):
         if leave is not None:
@@ -86,8 +86,8 @@ def test_a_device_keeps_what_it_kept():
     vlm.model.device = "cuda:0"
     with keeping_images(vlm):
         for k in range(9):
-            vlm.encoder.cache.put("crops", k, torch.zeros(10))
-        assert vlm.encoder.cache.bytes <= 100
+            vlm.builder.cache.put("crops", k, torch.zeros(10))
+        assert vlm.builder.cache.bytes <= 100
 
 
 def test_without_a_model_at_hand_there_is_still_a_size():

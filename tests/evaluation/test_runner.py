@@ -13,14 +13,14 @@ from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Asked, ModelFacts, batches
 from airvlm.evaluation.runner import answer, work
 from airvlm.evaluation.store import Store
-from airvlm.images.cache import cache_of
-from airvlm.methods import AIR, Shorter
+from airvlm.inputs.cache import cache_of
+from airvlm.methods import AIR, EOSBias
 from airvlm.tasks.base import Item
 from airvlm.vlm import VLM
 from tests import tiny_models
 from tests.checkpoints import save_llava
 
-AIR_HERE = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
+AIR_HERE = AIR(keep=2, num_crops=4, num_prototypes=4, strength=2.0, layers=(0, 3))
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +38,14 @@ def asked(n: int = 7) -> Asked:
     return Asked("seen", FakeCaptions(), items, generation={"max_new_tokens": 6, "do_sample": False})
 
 
-@pytest.mark.parametrize("method", [None, AIR_HERE, Shorter(0.5)], ids=["vanilla", "air", "shorter"])
+@pytest.mark.parametrize("method", [None, AIR_HERE, EOSBias(0.5)], ids=["vanilla", "air", "eos-bias"])
 def test_batches_give_the_answers_of_one_at_a_time(vlm, method, tmp_path):
     facts = ModelFacts.of(vlm)
     for size in (1, 7):
         with Store(tmp_path / str(size)) as store:
             work(vlm, batches(asked(), "method", method, facts, size), store)
     one, many = (
-        {
-            r.question.item: (r.text, r.tokens, r.finished, (r.report or {}).get("fired"))
-            for r in Store(tmp_path / size)
-        }
+        {r.question.item: (r.text, r.tokens, r.finished, (r.report or {}).get("fired")) for r in Store(tmp_path / size)}
         for size in ("1", "7")
     )
     assert one == many and len(one) == 7
@@ -58,16 +55,14 @@ def test_batches_give_the_answers_of_one_at_a_time(vlm, method, tmp_path):
 
 def test_crops_are_encoded_once_for_all_methods_and_answers_stay_the_same(vlm, tmp_path):
     methods = {"one": AIR_HERE, "two": replace(AIR_HERE, strength=1.0), "three": replace(AIR_HERE, keep=1)}
-    cache = cache_of(vlm.anatomy.model)
+    cache = cache_of(vlm.parts.model)
     cache.clear()
     before = cache.computed["crops"]
     run = evaluate(vlm, [asked()], methods, tmp_path / "all", batch_size=2, curve=False, progress=False)
     assert cache.computed["crops"] - before == len({i.image.tobytes() for i in asked().items})
     for label, method in methods.items():
         cache.clear()
-        alone = evaluate(
-            vlm, [asked()], {label: method}, tmp_path / label, batch_size=2, curve=False, progress=False
-        )
+        alone = evaluate(vlm, [asked()], {label: method}, tmp_path / label, batch_size=2, curve=False, progress=False)
         assert alone.tasks["seen"].texts(label) == run.tasks["seen"].texts(label)
 
 

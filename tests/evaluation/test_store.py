@@ -30,9 +30,7 @@ QUESTION = Query(
 
 
 def record(i: int, **fields: object) -> Record:
-    return Record(
-        question=dataclasses.replace(QUESTION, item=str(i)), **{"text": f"answer {i} é\n", **fields}
-    )
+    return Record(question=dataclasses.replace(QUESTION, item=str(i)), **{"text": f"answer {i} é\n", **fields})
 
 
 def answers(folder: object) -> dict[str, str | None]:

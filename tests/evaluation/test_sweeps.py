@@ -12,7 +12,7 @@ from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.results import Results
 from airvlm.evaluation.sweeps import NAMED, asked_by, found_in, noted, parse_sweep
 from airvlm.methods import AIR
-from airvlm.methods.air.controls import CONTROLS
+from airvlm.methods.controls import CONTROLS
 from airvlm.reporting import tables
 from airvlm.reporting.sweep_plot import draw_sweep
 from airvlm.tasks import load_task
@@ -64,9 +64,7 @@ def test_every_point_is_scored_beside_vanilla_and_resumes(tmp_path):
 
 
 def test_points_that_share_a_vanilla_stand_in_one_table(tmp_path):
-    fields, caps = run(
-        [parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path
-    )
+    fields, caps = run([parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path)
     assert [list(task.methods) for task in fields.tables] == [["vanilla", "fake:bias=1", "fake:bias=2"]]
     assert [list(task.methods) for task in caps.tables] == [
         ["vanilla", "fake"],
@@ -120,9 +118,7 @@ def test_the_papers_sweeps_apply_to_every_reading(real_methods):
                 continue
             sweep = parse_sweep(name, method, 6)
             assert len(sweep.settings) >= 3
-            assert len({(s.method, s.max_new_tokens, s.noise) for s in sweep.settings}) == len(
-                sweep.settings
-            ) or (
+            assert len({(s.method, s.max_new_tokens, s.noise) for s in sweep.settings}) == len(sweep.settings) or (
                 name in ("components", "controls")  # a control may be what the method does anyway
             )
 
@@ -141,15 +137,13 @@ def test_controls_and_noise_are_the_papers(real_methods):
     assert {s.value for s in parse_sweep("controls", "air", 6).settings} == {"as it is", *CONTROLS}
     assert parse_sweep("noise", "air", 6).settings[-1].noise == 16 / 255
     with pytest.raises(ValueError, match="no reading of AIR"):
-        parse_sweep("controls", "shorter", 6)
-    assert airvlm.methods.parse_method("air-paper") == AIR.paper()
+        parse_sweep("controls", "eos-bias", 6)
+    assert airvlm.methods.parse_method("air-paper") == AIR()
 
 
 def test_the_curves_are_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
-    found = run(
-        [parse_sweep("bias=0.5,2,4", "fake", 4), parse_sweep("fires=true,false", "fake", 4)], tmp_path
-    )
+    found = run([parse_sweep("bias=0.5,2,4", "fake", 4), parse_sweep("fires=true,false", "fake", 4)], tmp_path)
     for sweep in found:
         path = draw_sweep(sweep, tmp_path / "plots" / f"{sweep.name}.png")
         assert path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 10_000

@@ -49,9 +49,7 @@ CURVE = [caption_run(effort, 0.4 * effort) for effort in (0.9, 0.8, 0.7, 0.6)]
 def test_a_method_that_only_says_less_lies_on_the_curve():
     at = against_curve(caption_run(0.75, 0.3), CURVE, "recall", "CHAIR_S")
     assert at.inside and at.difference.low < 0 < at.difference.high
-    assert (
-        caption_run(0.75, 0.3).difference(CURVE[0], "CHAIR_S").significant
-    )  # though it seems to gain on vanilla
+    assert caption_run(0.75, 0.3).difference(CURVE[0], "CHAIR_S").significant  # though it seems to gain on vanilla
 
 
 def test_a_method_that_sees_better_lies_below_the_curve():

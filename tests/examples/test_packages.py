@@ -16,9 +16,9 @@ from transformers import (
 )
 from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
 
-from airvlm import AIR, VLM, cli, tiny
-from airvlm.models.anatomy import Anatomy, UnknownAnatomy
+from airvlm import VLM, CropBlend, cli, tiny
 from airvlm.models.families import FAMILIES
+from airvlm.models.parts import ModelParts, UnsupportedModel
 from airvlm.tasks import TASKS, load_task
 from tests import tiny_models
 
@@ -77,9 +77,7 @@ def test_the_method_keeps_the_laws_without_a_line_for_them(installed: Path) -> N
         Steering(strength=-1.0)
 
 
-def test_the_method_compares_and_evaluates(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_method_compares_and_evaluates(installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "compare", SCENE, "--method", "none", "--method", "steering")
     assert found["answers"]["steering"]["report"]["fired"]
     line = ["evaluate", "tiny-existence", "--limit", "8", "--method", "steering", "--no-curve"]
@@ -96,9 +94,7 @@ def test_the_task_has_twenty_questions_and_its_package(installed: Path) -> None:
     assert len(items) == 20
     assert {item.truth for item in items} == {"yes", "no"}
     for item in items:
-        named = (
-            item.question.removeprefix("Is there a").removeprefix("n").removesuffix(" in the image?").strip()
-        )
+        named = item.question.removeprefix("Is there a").removeprefix("n").removesuffix(" in the image?").strip()
         scene = item.image
         assert (named in scene.names) is (item.truth == "yes"), item
     assert TASKS.package("twenty-questions") == "airvlm-twenty-questions"
@@ -169,8 +165,8 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_without_its_package_the_family_is_refused_by_name(deepseek: Path) -> None:
     model = AutoModelForImageTextToText.from_pretrained(deepseek)
-    with pytest.raises(UnknownAnatomy, match="'deepseek_vl' is not among the known ones"):
-        Anatomy.of(model)
+    with pytest.raises(UnsupportedModel, match="'deepseek_vl' is not among the known ones"):
+        ModelParts.of(model)
 
 
 def test_the_family_is_listed_with_its_package(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +179,7 @@ def test_the_family_is_listed_with_its_package(installed: Path, capsys: pytest.C
 def test_the_family_answers_under_a_method(installed: Path, deepseek: Path) -> None:
     vlm = VLM.load(deepseek)
     plain = vlm.ask(SCENE, "is there a fork in the image ?", max_new_tokens=8)
-    air = vlm.ask(SCENE, "is there a fork in the image ?", method=AIR(weight=0.9), max_new_tokens=8)
+    air = vlm.ask(SCENE, "is there a fork in the image ?", method=CropBlend(weight=0.9), max_new_tokens=8)
     assert air.report is not None
     assert air.report.fired
     assert air.report.tokens == 16

@@ -113,9 +113,7 @@ def _judged(case: Case, outcome: Outcome) -> str | None:
     counts = report["coverage"]
     if counts["matched"] + counts["missing"] != counts["expected"] or counts["matched"] > counts["expected"]:
         return f"{case}: counts that do not add up: {counts}"
-    if (outcome.code == 3) == report["complete"] or (
-        report["complete"] and (counts["missing"] or report["missing"])
-    ):
+    if (outcome.code == 3) == report["complete"] or (report["complete"] and (counts["missing"] or report["missing"])):
         return f"{case}: code {outcome.code} with {counts['missing']} missing"
     if counts["duplicate"] or counts["unknown"]:
         return f"{case}: duplicate or unknown answers were accepted: {counts}"

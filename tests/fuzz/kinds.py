@@ -89,9 +89,7 @@ def _gzipped(maker: Callable[[Path], None], name: str) -> Callable[[Path], None]
     return make
 
 
-OBJECTS = {
-    str(n): names for n, names in enumerate([["dog", "person"], ["cat"], ["bus", "car"], ["pizza"]], 1)
-}
+OBJECTS = {str(n): names for n, names in enumerate([["dog", "person"], ["cat"], ["bus", "car"], ["pizza"]], 1)}
 CAPTIONS = [
     {"image_id": n, "caption": text}
     for n, text in enumerate(["A dog and a cat.", "A cat.", "A bus.", "A man eats a pizza."], 1)
@@ -121,8 +119,7 @@ VET = {
     for n in range(4)
 }
 REVIEWS = [
-    {"question_id": n, "category": "llava_bench_conv", "content": "8 7\nfine", "tuple": [8.0, 7.0]}
-    for n in range(4)
+    {"question_id": n, "category": "llava_bench_conv", "content": "8 7\nfine", "tuple": [8.0, 7.0]} for n in range(4)
 ]
 WILD = [{"question_id": n, "text": "An answer of a few words.", "prompt": "What?"} for n in range(4)]
 CIRCLES = [{"name": f"c{n}", "predictions": ["A", "B"], "GT": ["A", "B"]} for n in range(3)]

@@ -29,11 +29,7 @@ def _json(change: Callable[[Any, random.Random], Any]) -> Mutation:
         try:
             text = raw.decode()
             lines = text.count("\n") > 0 and text.lstrip()[:1] == "{" and _is_lines(text)
-            value = (
-                [json.loads(line) for line in text.splitlines() if line.strip()]
-                if lines
-                else json.loads(text)
-            )
+            value = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
         except ValueError:
             return None
         value = change(value, rng)
@@ -63,13 +59,7 @@ def _record(change: Callable[[Any, random.Random], Any]) -> Mutation:
     """A change of one record, in place of it."""
 
     def whole(value: Any, rng: random.Random) -> Any:
-        keys = (
-            list(range(len(value)))
-            if isinstance(value, list)
-            else list(value)
-            if isinstance(value, dict)
-            else []
-        )
+        keys = list(range(len(value))) if isinstance(value, list) else list(value) if isinstance(value, dict) else []
         if not keys:
             return None
         key = rng.choice(keys)
@@ -196,10 +186,7 @@ MUTATIONS: dict[str, Mutation] = {
     # records
     **{f"a record {name}": _record(lambda record, r, wrong=wrong: wrong) for name, wrong in WRONG.items()},
     **{f"a field {name}": _field(lambda value, r, wrong=wrong: wrong) for name, wrong in WRONG.items()},
-    **{
-        f"every {name} null": _every_field(name, None)
-        for name in ("question_id", "image_id", "id", "label", "text")
-    },
+    **{f"every {name} null": _every_field(name, None) for name in ("question_id", "image_id", "id", "label", "text")},
     **{f"every {name} float": _every_field(name, 1.5) for name in ("question_id", "image_id", "id")},
     **{f"every {name} the same": _every_field(name, "1") for name in ("question_id", "image_id", "id")},
     "every caption empty": _every_field("caption", ""),

@@ -16,12 +16,12 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from airvlm import AIR, VLM, parse_method, tiny
+from airvlm import VLM, CropBlend, parse_method, tiny
 from airvlm.cli import run
-from airvlm.images.load import load_image
+from airvlm.inputs.images import load_image
 from airvlm.integrations.custom_generate import export, generate
 from airvlm.tiny import scenes
-from tests.doors.servers import free_port, serving
+from tests.external.servers import free_port, serving
 
 QUESTION = "Please describe this image in detail."
 COUNT = 8
@@ -38,7 +38,7 @@ def images() -> list[Any]:
 
 
 def _inputs(vlm: VLM, image: Any) -> dict[str, Any]:
-    return vlm.encoder.inputs([vlm.encoder.read(image, QUESTION)], pixels=True)
+    return vlm.builder.build([vlm.builder.read(image, QUESTION)], pixels=True)
 
 
 def _text(vlm: VLM, inputs: dict[str, Any], ids: Any) -> str:
@@ -62,19 +62,19 @@ def test_generate_from_the_exported_folder_is_the_methods(vlm, images, tmp_path)
     for image in images:
         inputs = _inputs(vlm, image)
         default = _text(vlm, inputs, vlm.model.generate(**inputs, **options))
-        assert default == _from_pixels(vlm, image, AIR(weight=0.4))
+        assert default == _from_pixels(vlm, image, CropBlend(weight=0.4))
         plain = _text(vlm, inputs, vlm.model.generate(**inputs, method="vanilla", **options))
         assert plain == vlm.ask(image, QUESTION, max_new_tokens=24).text
         told = {"method": "air", "images": [image], "processor": vlm.processor}
         given = _text(vlm, inputs, vlm.model.generate(**inputs, **told, **options))
-        assert given == vlm.ask(image, QUESTION, method=AIR(), max_new_tokens=24).text
+        assert given == vlm.ask(image, QUESTION, method=CropBlend(), max_new_tokens=24).text
         changed += plain != default
     assert changed
     assert "generate" not in vars(vlm.model)
 
 
 def test_without_trust_nothing_runs(vlm, images, tmp_path):
-    export(tmp_path, AIR())
+    export(tmp_path, CropBlend())
     with pytest.raises(ValueError, match="trust_remote_code"):
         vlm.model.generate(**_inputs(vlm, images[0]), custom_generate=str(tmp_path), trust_remote_code=False)
 
@@ -89,7 +89,7 @@ def test_what_was_exported_is_every_field(tmp_path):
     written = export(tmp_path, parse_method("air:weight=0.4"), tmp_path / "reports.jsonl")
     space: dict[str, Any] = {}
     exec(written.read_text(), space)
-    assert space["METHOD"] == AIR(weight=0.4).to_json()
+    assert space["METHOD"] == CropBlend(weight=0.4).to_json()
     assert space["REPORTS"] == str(tmp_path / "reports.jsonl")
 
 
@@ -99,11 +99,9 @@ def test_threads_that_share_a_model_take_turns(vlm, images, tmp_path, clients):
     folder = tmp_path / "model"
     shutil.copytree(tiny.model_path(), folder)
     reports = tmp_path / "reports.jsonl"
-    export(folder, AIR(weight=0.4), reports)
-    model = AutoModelForImageTextToText.from_pretrained(
-        folder, trust_remote_code=True, dtype=torch.float32
-    ).eval()
-    expected = [_from_pixels(vlm, image, AIR(weight=0.4)) for image in images]
+    export(folder, CropBlend(weight=0.4), reports)
+    model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
+    expected = [_from_pixels(vlm, image, CropBlend(weight=0.4)) for image in images]
     taken = threading.Barrier(clients)
 
     def answer(i: int) -> str:
@@ -132,7 +130,7 @@ def test_an_error_in_generate_is_the_callers_and_leaves_the_model_as_it_was(vlm,
         generate(model=vlm.model, **inputs, prefill_chunk_size=4)
     assert "generate" not in vars(vlm.model)
     said = generate(model=vlm.model, **inputs, max_new_tokens=24, do_sample=False)
-    assert _text(vlm, inputs, said) == _from_pixels(vlm, images[0], AIR())
+    assert _text(vlm, inputs, said) == _from_pixels(vlm, images[0], CropBlend())
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +139,7 @@ def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "model"
     shutil.copytree(tiny.model_path(), folder)
     reports = folder.parent / "reports.jsonl"
-    export(folder, AIR(weight=0.4), reports)
+    export(folder, CropBlend(weight=0.4), reports)
     port = free_port()
     script = str(Path(sys.executable).with_name("transformers"))
     command = [script, "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
@@ -181,7 +179,7 @@ def test_every_answer_of_transformers_serve_is_the_methods(vlm, images, served, 
     before = len(reports.read_text().splitlines()) if reports.exists() else 0
     with ThreadPoolExecutor(clients) as pool:
         said = list(pool.map(lambda path: _complete(address, model, path), paths))
-    assert said == [_from_pixels(vlm, image, AIR(weight=0.4)) for image in images]
+    assert said == [_from_pixels(vlm, image, CropBlend(weight=0.4)) for image in images]
     fired = [json.loads(line)["fired"] for line in reports.read_text().splitlines()[before:]]
     assert fired == [True] * COUNT
 
@@ -189,5 +187,5 @@ def test_every_answer_of_transformers_serve_is_the_methods(vlm, images, served, 
 def test_a_processor_of_the_folder_is_unchanged(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny.model_path(), folder)
-    export(folder, AIR())
+    export(folder, CropBlend())
     assert AutoProcessor.from_pretrained(folder).image_token == "<image>"

@@ -6,9 +6,7 @@ from airvlm.integrations.lmms_eval.arguments import generation
 
 
 def test_the_usual_greedy_task_is_greedy():
-    how = generation(
-        {"max_new_tokens": 16, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False}
-    )
+    how = generation({"max_new_tokens": 16, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False})
     assert how.options == {"max_new_tokens": 16, "do_sample": False, "num_beams": 1}
 
 
@@ -33,9 +31,7 @@ def test_the_limit_is_honoured_in_every_spelling(name):
     assert generation({name: 7}).options["max_new_tokens"] == 7
 
 
-@pytest.mark.parametrize(
-    "name", ["repetition_penalty", "length_penalty", "no_repeat_ngram_size", "num_beams"]
-)
+@pytest.mark.parametrize("name", ["repetition_penalty", "length_penalty", "no_repeat_ngram_size", "num_beams"])
 def test_what_transformers_knows_is_handed_on(name):
     assert generation({name: 2}).options[name] == 2
 
@@ -48,9 +44,7 @@ def test_an_answer_ends_before_the_first_stop_string():
     assert generation({"until": []}).until == ()
 
 
-@pytest.mark.parametrize(
-    "given", [{"image_aspect_ratio": "pad"}, {"best_of": 2}, {"num_return_sequences": 3}]
-)
+@pytest.mark.parametrize("given", [{"image_aspect_ratio": "pad"}, {"best_of": 2}, {"num_return_sequences": 3}])
 def test_what_cannot_be_honoured_is_refused_by_name(given):
     [name] = given
     with pytest.raises(ValueError, match=f"{name} = .*ignore={name}"):

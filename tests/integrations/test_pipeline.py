@@ -8,8 +8,8 @@ import torch
 import transformers
 
 import airvlm
-from airvlm import AIR, VAF, VLM
-from airvlm.images.load import load_image
+from airvlm import VAF, VLM, CropBlend
+from airvlm.inputs.images import load_image
 from airvlm.integrations.pipeline import TASK
 from airvlm.tiny import questions, scenes
 
@@ -43,8 +43,8 @@ def test_the_ordinary_pipeline_inside_a_block_says_what_vlm_says(vlm, asked):
     pipe = transformers.pipeline("image-text-to-text", model=vlm.model, processor=vlm.processor)
     changed = 0
     for image, question in asked:
-        expected = vlm.ask(image, question, method=AIR(), max_new_tokens=24)
-        with AIR()(vlm.model, vlm.processor, images=[image]) as run:
+        expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
+        with CropBlend()(vlm.model, vlm.processor, images=[image]) as run:
             assert _said(pipe(text=_chat(image, question), **GREEDY)) == expected.text
         assert run.report.fired
         changed += vlm.ask(image, question, max_new_tokens=24).text != expected.text
@@ -72,7 +72,7 @@ def test_our_task_says_what_vlm_says_and_reports(vlm, asked, method):
 def test_the_method_may_be_chosen_in_each_call(vlm, asked):
     pipe = airvlm.pipeline(vlm.model, processor=vlm.processor)
     image, question = asked[-1]
-    for method in (None, AIR(weight=0.5)):
+    for method in (None, CropBlend(weight=0.5)):
         spelled = "vanilla" if method is None else method
         record = pipe(text=_chat(image, question), method=spelled, **GREEDY)
         assert _said(record) == vlm.ask(image, question, method=method, max_new_tokens=24).text
@@ -81,7 +81,7 @@ def test_the_method_may_be_chosen_in_each_call(vlm, asked):
 def test_texts_beside_their_images_are_taken_too(vlm, asked):
     pipe = airvlm.pipeline(vlm.model, processor=vlm.processor)
     image, question = asked[-1]
-    expected = vlm.ask(image, question, method=AIR(), max_new_tokens=24)
+    expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
     record = pipe(images=image, text=expected.prompt, **GREEDY)
     assert _said(record) == expected.text
     assert record[0]["airvlm"]["fired"]
@@ -91,19 +91,19 @@ def test_the_task_is_transformers_own_from_then_on(vlm, asked):
     airvlm.pipeline(vlm.model, processor=vlm.processor)
     pipe = transformers.pipeline(TASK, model=vlm.model, processor=vlm.processor, method="air")
     image, question = asked[-1]
-    expected = vlm.ask(image, question, method=AIR(), max_new_tokens=24)
+    expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
     assert _said(pipe(text=_chat(image, question), **GREEDY)) == expected.text
 
 
 def test_a_streamer_in_a_thread_hears_the_same_words(vlm, asked):
     for image, question in asked[-2:]:
-        expected = vlm.ask(image, question, method=AIR(), max_new_tokens=24)
-        row = vlm.encoder.read(image, question)
-        inputs = vlm.encoder.inputs([row], pixels=True)
+        expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
+        row = vlm.builder.read(image, question)
+        inputs = vlm.builder.build([row], pixels=True)
         streamer = transformers.TextIteratorStreamer(
             vlm.processor.tokenizer, skip_prompt=True, skip_special_tokens=True
         )
-        with torch.no_grad(), AIR()(vlm.model, vlm.processor, images=[image]) as run:
+        with torch.no_grad(), CropBlend()(vlm.model, vlm.processor, images=[image]) as run:
             options = {**inputs, "streamer": streamer, "max_new_tokens": 24, "do_sample": False}
             thread = threading.Thread(target=vlm.model.generate, kwargs=options)
             thread.start()
@@ -118,8 +118,8 @@ def test_assisted_decoding_and_continuous_batching_raise(vlm, asked):
     pipe = airvlm.pipeline(vlm.model, processor=vlm.processor)
     with pytest.raises(ValueError, match="continuous batching"):
         pipe(text=_chat(image, question), generate_kwargs={"cache_implementation": "paged"}, **GREEDY)
-    inputs = vlm.encoder.inputs([vlm.encoder.read(image, question)], pixels=True)
+    inputs = vlm.builder.build([vlm.builder.read(image, question)], pixels=True)
     for assistant in (vlm.model, VLM.load("tiny").model):
         with pytest.raises(ValueError, match="assisted decoding"):
-            with AIR()(vlm.model, vlm.processor, images=[image]):
+            with CropBlend()(vlm.model, vlm.processor, images=[image]):
                 vlm.model.generate(**inputs, assistant_model=assistant, max_new_tokens=4)

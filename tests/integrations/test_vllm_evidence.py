@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from airvlm import AIR, VLM
-from airvlm.images.load import load_image
+from airvlm import VLM, CropBlend
+from airvlm.inputs.images import load_image
 from airvlm.integrations.vllm.evidence import cut, reinforced
 from airvlm.tiny import scenes
 
@@ -17,25 +17,25 @@ def vlm() -> VLM:
 def _embeddings(vlm: VLM, image, method) -> torch.Tensor:
     """The visual rows of the decoder's input."""
     kept = []
-    inputs = vlm.encoder.inputs([vlm.encoder.read(image, "What?")], pixels=True)
-    layer = vlm.anatomy.layers[0]
+    inputs = vlm.builder.build([vlm.builder.read(image, "What?")], pixels=True)
+    layer = vlm.parts.layers[0]
     with torch.no_grad(), method(vlm.model, vlm.processor, images=[image]):
         handle = layer.register_forward_pre_hook(lambda module, given: kept.append(given[0]))
         vlm.model(**inputs)
         handle.remove()
-    return kept[0][inputs["input_ids"] == vlm.anatomy.image_token_id]
+    return kept[0][inputs["input_ids"] == vlm.parts.image_token_id]
 
 
 def _encoded(vlm: VLM, images) -> list[torch.Tensor]:
-    return vlm.anatomy.encode(vlm.anatomy.pixels(vlm.processor, images))
+    return vlm.parts.encode(vlm.parts.pixels(vlm.processor, images))
 
 
 AIRS = [
-    AIR(),
-    AIR(weight=0.6, keep=3),
-    AIR(top_q=0.375, carry="softmax"),
-    AIR(carry="geometry", keep=2),
-    AIR(layout="random", patches=5, seed=3),
+    CropBlend(),
+    CropBlend(weight=0.6, keep=3),
+    CropBlend(num_prototypes=0.375, match="softmax"),
+    CropBlend(match="geometry", keep=2),
+    CropBlend(layout="random", num_crops=5, seed=3),
 ]
 
 
@@ -65,6 +65,6 @@ def test_images_of_unlike_methods_together_equal_each_alone(vlm):
 def test_without_a_crop_that_is_kept_nothing_changes(vlm):
     image = load_image(scenes("test")[0].path)
     [z] = _encoded(vlm, [image])
-    for air in (AIR(patches=0), AIR(keep=0)):
+    for air in (CropBlend(num_crops=0), CropBlend(keep=0)):
         crops = _encoded(vlm, cut(image, air, vlm.processor)) if air.patches else []
         assert reinforced([z], [crops], [image.size], [air]) == [None]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airvlm import AIR, VAF, VCD, Composed, MemVR
+from airvlm import AIR, VAF, VCD, AIRMemory, Composed, CropBlend, MemVR
 from airvlm.cli import run
 from airvlm.cli.vllm import command_line
 from airvlm.integrations.vllm import ARCHITECTURES, overrides
@@ -15,18 +15,18 @@ from airvlm.tiny import model_path
 @pytest.mark.parametrize(
     ("server", "request_", "expected"),
     [
-        (None, None, AIR()),
-        (True, None, AIR()),
+        (None, None, CropBlend()),
+        (True, None, CropBlend()),
         (False, None, None),
         (True, False, None),
-        (False, True, AIR()),
-        ("air:weight=0.4", None, AIR(weight=0.4)),
-        ("air:weight=0.4", {"eps": 0.1}, AIR(weight=0.4, eps=0.1)),
-        ("air:weight=0.4", {"method": "air", "eps": 0.1}, AIR(eps=0.1)),
-        (False, {"weight": 0.1}, AIR(weight=0.1)),
+        (False, True, CropBlend()),
+        ("air:weight=0.4", None, CropBlend(weight=0.4)),
+        ("air:weight=0.4", {"eps": 0.1}, CropBlend(weight=0.4, eps=0.1)),
+        ("air:weight=0.4", {"method": "air", "eps": 0.1}, CropBlend(eps=0.1)),
+        (False, {"weight": 0.1}, CropBlend(weight=0.1)),
         (True, {"method": "vanilla"}, None),
         (True, {"weight": 0}, None),
-        (AIR(keep=3), None, AIR(keep=3)),
+        (CropBlend(keep=3), None, CropBlend(keep=3)),
     ],
 )
 def test_a_request_changes_the_servers_method(server, request_, expected):
@@ -61,16 +61,14 @@ def test_what_vllm_cannot_serve_is_refused_by_name(setting, message):
         resolve(True, setting)
 
 
-@pytest.mark.parametrize(
-    "method", [MemVR(), VAF(), VCD(), AIR.lineage(), AIR.paper(), Composed(AIR(), VAF())]
-)
+@pytest.mark.parametrize("method", [MemVR(), VAF(), VCD(), AIRMemory(), AIR(), Composed(CropBlend(), VAF())])
 def test_a_server_of_such_a_method_does_not_start(method):
     with pytest.raises(ValueError, match="cannot run in vLLM"):
         overrides(["LlavaForConditionalGeneration"], method)
 
 
 @pytest.mark.parametrize(
-    "air", [AIR(), AIR(weight=0.4, keep=3), AIR(top_q=7, carry="softmax", layout="random")]
+    "air", [CropBlend(), CropBlend(weight=0.4, keep=3), CropBlend(num_prototypes=7, match="softmax", layout="random")]
 )
 def test_a_method_travels_as_bytes(air):
     assert from_tensor(to_tensor(air)) == air
@@ -81,7 +79,7 @@ def test_a_method_travels_as_bytes(air):
 def test_the_variant_is_chosen_by_the_architecture(name):
     chosen = overrides([name], "air:weight=0.4")
     assert chosen["architectures"] == [ARCHITECTURES[name]]
-    assert resolve(chosen["airvlm"]) == AIR(weight=0.4)
+    assert resolve(chosen["airvlm"]) == CropBlend(weight=0.4)
     assert overrides(chosen["architectures"])["architectures"] == chosen["architectures"]
 
 
@@ -93,12 +91,12 @@ def test_an_architecture_without_a_variant_is_refused():
 def test_the_command_line_is_vllms_own():
     model = str(model_path())
     rest = ["--port", "1", "--hf-overrides", '{"airvlm": false, "x": 1}', "--enforce-eager"]
-    arguments = command_line(model, AIR(weight=0.4), rest)
+    arguments = command_line(model, CropBlend(weight=0.4), rest)
     assert arguments[:4] == ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
     chosen = json.loads(arguments[5])
     assert chosen["architectures"] == ["AirLlavaForConditionalGeneration"]
     assert chosen["x"] == 1
-    assert resolve(chosen["airvlm"]) == AIR(weight=0.4)
+    assert resolve(chosen["airvlm"]) == CropBlend(weight=0.4)
     assert arguments[6:] == ["--port", "1", "--enforce-eager"]
 
 

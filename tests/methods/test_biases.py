@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from airvlm.methods.biases import Shorter, YesNo, spellings
+from airvlm.methods.biases import EOSBias, YesBias, spellings
 from tests import tiny_models
 from tests.methods.generated import GREEDY, generated
 
 
 def test_shorter_adds_its_bias_to_the_end_token_alone() -> None:
-    out = generated(Shorter(bias=1.5))
+    out = generated(EOSBias(bias=1.5))
     for scores, logits in zip(out.scores, out.logits, strict=True):
         change = torch.where(torch.isfinite(scores), scores - logits, 0.0)
         torch.testing.assert_close(change[:, 2], torch.full((4,), 1.5))
@@ -21,18 +21,18 @@ def test_shorter_adds_its_bias_to_the_end_token_alone() -> None:
 
 
 def test_shorter_ends_answers() -> None:
-    assert generated(Shorter(bias=1e4)).sequences.shape[1] < generated(None).sequences.shape[1]
+    assert generated(EOSBias(bias=1e4)).sequences.shape[1] < generated(None).sequences.shape[1]
 
 
 def test_shorter_needs_no_image() -> None:
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
-    with Shorter(bias=1e4)(model, processor) as run:
+    with EOSBias(bias=1e4)(model, processor) as run:
         ids = model.generate(**batch, **GREEDY)
     assert run.report.fired and ids[0, -1] == 2
 
 
-@pytest.mark.parametrize("method", [Shorter(bias=0.0), YesNo(bias=0.0)])
+@pytest.mark.parametrize("method", [EOSBias(bias=0.0), YesBias(bias=0.0)])
 def test_a_bias_of_0_is_vanilla_and_says_nothing(method: Any, recwarn: Any) -> None:
     out, vanilla = generated(method), generated(None)
     assert torch.equal(out.sequences, vanilla.sequences)
@@ -45,8 +45,8 @@ def test_yesno_makes_answers_yes_or_not() -> None:
     _, processor = tiny_models.shared("llava")
     yes = processor.tokenizer("yes", add_special_tokens=False)["input_ids"][0]
     L = tiny_models.inputs(processor, tiny_models.rows())["input_ids"].shape[1]
-    assert (generated(YesNo(bias=1e4)).sequences[:, L] == yes).all()
-    assert (generated(YesNo(bias=-1e4)).sequences[:, L] != yes).all()
+    assert (generated(YesBias(bias=1e4)).sequences[:, L] == yes).all()
+    assert (generated(YesBias(bias=-1e4)).sequences[:, L] != yes).all()
 
 
 def test_spellings_are_single_known_tokens() -> None:

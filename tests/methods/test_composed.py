@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import DidNotAct, NeverFired
-from airvlm.methods.air.config import AIR
-from airvlm.methods.biases import Shorter
+from airvlm import AIR, CropBlend
+from airvlm.methods.base import Method
+from airvlm.methods.biases import EOSBias
 from airvlm.methods.composed import Composed
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
+from airvlm.runtime.session import MethodInactiveWarning, MethodNotApplied
 from tests import tiny_models
 
-AIR_ = AIR.paper(layers=(1, 4), top_q=8, keep=2, patches=3, strength=0.5)
-CARRY = AIR.transported(patches=3, weight=0.5)
+AIR_ = AIR(layers=(1, 4), num_prototypes=8, keep=2, num_crops=3, strength=0.5)
+CARRY = CropBlend(num_crops=3, weight=0.5)
 MEMVR = MemVR(alpha=0.3, threshold=0.0, layers=(1, 4))
 VAF_ = VAF(enhance=0.8, layers=(1, 4))
 VCD_ = VCD(beta=0.0)
@@ -70,7 +70,7 @@ def test_each_part_has_its_own_report_for_every_row() -> None:
 
 
 def test_the_order_matters_and_is_the_one_given() -> None:
-    reinforce = AIR.paper(layers=(1, 4), top_q=8, keep=2, patches=3, strength=2.0)
+    reinforce = AIR(layers=(1, 4), num_prototypes=8, keep=2, num_crops=3, strength=2.0)
     one, _ = said(Composed(reinforce, MEMVR))
     other, _ = said(Composed(MEMVR, reinforce))
     assert not torch.equal(one, other)
@@ -84,17 +84,17 @@ def test_a_part_that_is_off_changes_nothing_and_says_so() -> None:
 
 
 def test_a_composition_of_which_no_part_acts_warns_like_one_method() -> None:
-    with pytest.warns(DidNotAct, match="entropy"):
+    with pytest.warns(MethodInactiveWarning, match="entropy"):
         said(Composed(MemVR(threshold=1.1), MemVR(alpha=0.0)))
 
 
 def test_a_composition_without_an_image_raises() -> None:
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
-    with pytest.raises(NeverFired, match="image token"):
+    with pytest.raises(MethodNotApplied, match="image token"):
         with Composed(VAF_, MEMVR)(model, processor):
             model.generate(**batch, max_new_tokens=2)
-    with Composed(Shorter(2.0))(model, processor) as run:  # needs none
+    with Composed(EOSBias(2.0))(model, processor) as run:  # needs none
         model.generate(**batch, max_new_tokens=2)
     assert run.report.fired
 

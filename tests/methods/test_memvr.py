@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import DidNotAct
+from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR, preset
-from airvlm.models.anatomy import Anatomy
+from airvlm.models.parts import ModelParts
+from airvlm.runtime.session import MethodInactiveWarning
 from tests import tiny_models
 
 LAYERS = (1, 3)  # layers 0 and 1 are read, 1 and 2 are changed
@@ -25,33 +25,30 @@ class Watched:
     """What layers and feed-forwards of a model read and wrote in one pass, as numpy arrays."""
 
     def __init__(self, model: Any, batch: Any, method: Method | None = None) -> None:
-        anatomy = Anatomy.of(model)
+        parts = ModelParts.of(model)
         self.x: dict[int, np.ndarray] = {}
         self.y: dict[int, np.ndarray] = {}
         self.h: dict[int, torch.Tensor] = {}
         self.embeds = np.zeros(0)
-        handles = [anatomy.decoder.register_forward_pre_hook(self._decoder, with_kwargs=True)]
-        for i, layer in enumerate(anatomy.layers):
+        handles = [parts.decoder.register_forward_pre_hook(self._decoder, with_kwargs=True)]
+        for i, layer in enumerate(parts.layers):
             handles.append(layer.register_forward_hook(lambda m, a, out, i=i: self._layer(i, out)))
         try:
             if method is None:
-                handles += self._watch(anatomy)
+                handles += self._watch(parts)
                 with torch.no_grad():
                     model(**batch)
             else:
                 with method(model) as self.run:
-                    handles += self._watch(anatomy)  # after the method's hooks: sees what it wrote
+                    handles += self._watch(parts)  # after the method's hooks: sees what it wrote
                     with torch.no_grad():
                         model(**batch)
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _watch(self, anatomy: Anatomy) -> list[Any]:
-        return [
-            f.register_forward_hook(lambda m, a, out, i=i: self._ffn(i, a, out))
-            for i, f in enumerate(anatomy.ffns)
-        ]
+    def _watch(self, parts: ModelParts) -> list[Any]:
+        return [f.register_forward_hook(lambda m, a, out, i=i: self._ffn(i, a, out)) for i, f in enumerate(parts.ffns)]
 
     def _decoder(self, module: Any, args: Any, kwargs: Any) -> None:
         self.embeds = kwargs["inputs_embeds"].numpy()
@@ -65,9 +62,9 @@ class Watched:
 
 def entropy(model: Any, h: torch.Tensor, normed: bool = True) -> np.ndarray:
     """u of the last position, in numpy: (B,)."""
-    anatomy = Anatomy.of(model)
+    parts = ModelParts.of(model)
     with torch.no_grad():
-        logits = anatomy.head(anatomy.norm(h[:, -1]) if normed else h[:, -1]).numpy()
+        logits = parts.head(parts.norm(h[:, -1]) if normed else h[:, -1]).numpy()
     top = np.sort(logits, -1)[:, -10:]
     p = np.exp(top - top.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
@@ -125,7 +122,7 @@ def test_faithful_is_the_published_formula(family: str) -> None:
     visual = (batch["input_ids"] == tiny_models.IMAGE).numpy()
     Z, x, y = plain.embeds[visual], plain.x[1], plain.y[1]
     if published.phi == "silu":
-        ffn = Anatomy.of(model).ffns[1]
+        ffn = ModelParts.of(model).ffns[1]
         up = ffn.gate_up_proj.weight.chunk(2)[1] if hasattr(ffn, "gate_up_proj") else ffn.up_proj.weight
         scale = up.detach().abs().mean().item() / np.abs(Z).mean()
         a = np_silu(x @ (Z * scale).T) @ (Z * scale)
@@ -135,7 +132,7 @@ def test_faithful_is_the_published_formula(family: str) -> None:
     expected = (1 - alpha) * y + alpha * np.abs(y).mean() / np.abs(a).mean() * a
     np.testing.assert_allclose(acted.y[1], expected, atol=1e-5, rtol=1e-4)
     # and just above its entropy it does nothing
-    with pytest.warns(DidNotAct, match="entropy"):
+    with pytest.warns(MethodInactiveWarning, match="entropy"):
         sure = Watched(model, batch, MemVR(layers=(1, 2), faithful=True, threshold=float(u[0]) + 1e-4))
     np.testing.assert_array_equal(sure.y[1], y)
 
@@ -154,7 +151,7 @@ def test_faithful_couples_the_rows_of_a_batch_and_the_default_does_not(llava: An
 def test_faithful_never_acts_in_the_last_of_32_layers() -> None:
     model, processor = tiny_models.build("llava", num_hidden_layers=32)
     batch = tiny_models.inputs(processor, tiny_models.rows()[:1])
-    with pytest.warns(DidNotAct):
+    with pytest.warns(MethodInactiveWarning):
         Watched(model, batch, MemVR(threshold=0.0, layers=(31, 33), faithful=True))
     assert Watched(model, batch, MemVR(threshold=0.0, layers=(31, 33))).run.report.layers == (31,)
 
@@ -162,13 +159,13 @@ def test_faithful_never_acts_in_the_last_of_32_layers() -> None:
 def test_the_lens_costs_one_head_a_layer_until_it_fired(llava: Any) -> None:
     model, batch = llava
     heads: list[int] = []
-    handle = Anatomy.of(model).head.register_forward_pre_hook(lambda m, args: heads.append(args[0].shape[1]))
+    handle = ModelParts.of(model).head.register_forward_pre_hook(lambda m, args: heads.append(args[0].shape[1]))
     try:
         for threshold, looks in ((0.0, 1), (1.1, 3)):
             heads.clear()
             method = MemVR(threshold=threshold, layers=(1, 5))
             if threshold > 1:
-                with pytest.warns(DidNotAct, match=r"highest was 0\."):
+                with pytest.warns(MethodInactiveWarning, match=r"highest was 0\."):
                     Watched(model, batch, method)
             else:
                 Watched(model, batch, method)

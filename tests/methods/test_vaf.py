@@ -8,26 +8,24 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from airvlm.hooks.attention import ScoreChange
-from airvlm.hooks.method import Method
+from airvlm.methods.base import Method
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
-from airvlm.models.anatomy import Anatomy
+from airvlm.models.parts import ModelParts
+from airvlm.runtime.attention import ScoreChange
 from tests import tiny_models
 
 FORMS = pytest.mark.parametrize("faithful", [False, True], ids=["sign-safe", "faithful"])
 
 
-def attention_pass(
-    model: Any, batch: Any, layer: int, method: Method | None = None
-) -> tuple[Any, np.ndarray]:
+def attention_pass(model: Any, batch: Any, layer: int, method: Method | None = None) -> tuple[Any, np.ndarray]:
     """(keyword arguments, output) of one layer's attention in one pass."""
     seen: list[Any] = []
 
     def keep(module: Any, args: Any, kwargs: Any, out: Any) -> None:
         seen.append((kwargs, out[0].numpy()))
 
-    handle = Anatomy.of(model).layers[layer].self_attn.register_forward_hook(keep, with_kwargs=True)
+    handle = ModelParts.of(model).layers[layer].self_attn.register_forward_hook(keep, with_kwargs=True)
     try:
         with torch.no_grad():
             if method is None:
@@ -40,9 +38,7 @@ def attention_pass(
     return seen[0]
 
 
-def direct(
-    module: Any, kwargs: Any, batch: Any, faithful: bool, enhance: float, suppress: float
-) -> np.ndarray:
+def direct(module: Any, kwargs: Any, batch: Any, faithful: bool, enhance: float, suppress: float) -> np.ndarray:
     """The whole attention of a Llama layer in numpy, with VAF's change of scores."""
     x = kwargs["hidden_states"]
     B, L, _ = x.shape
@@ -60,9 +56,7 @@ def direct(
             if len(image) and i > image[0] and i not in image:
                 for j in range(L):
                     a = enhance if j in image else -suppress if real[b, j] and j < image[0] else 0.0
-                    s[b, :, i, j] = (
-                        s[b, :, i, j] * (1 + a) if faithful else s[b, :, i, j] + a * np.abs(s[b, :, i, j])
-                    )
+                    s[b, :, i, j] = s[b, :, i, j] * (1 + a) if faithful else s[b, :, i, j] + a * np.abs(s[b, :, i, j])
     causal = np.tril(np.ones((L, L), bool))
     s = np.where(causal & real[:, None, None, :], s, -1e30)
     p = np.exp(s - s.max(-1, keepdims=True))
@@ -81,11 +75,11 @@ def test_scores_change_as_the_formula_says(faithful: bool, attention: str, padde
     batch = tiny_models.inputs(processor, rows)
     vaf = VAF(enhance=0.6, suppress=0.3, layers=(1, 3), faithful=faithful)
     kwargs, found = attention_pass(model, batch, 1, vaf)
-    expected = direct(Anatomy.of(model).layers[1].self_attn, kwargs, batch, faithful, 0.6, 0.3)
+    expected = direct(ModelParts.of(model).layers[1].self_attn, kwargs, batch, faithful, 0.6, 0.3)
     real = batch["attention_mask"].numpy().astype(bool)
     np.testing.assert_allclose(found[real], expected[real], atol=1e-5, rtol=1e-4)
     _, plain = attention_pass(model, batch, 1)
-    without = direct(Anatomy.of(model).layers[1].self_attn, kwargs, batch, faithful, 0.0, 0.0)
+    without = direct(ModelParts.of(model).layers[1].self_attn, kwargs, batch, faithful, 0.0, 0.0)
     np.testing.assert_allclose(plain[real], without[real], atol=1e-5, rtol=1e-4)
     assert not np.allclose(found[real], plain[real], atol=1e-3)
 
@@ -128,7 +122,7 @@ def test_the_vision_tower_and_the_registry_are_left_as_they_were(faithful: bool)
 
 
 def test_the_faithful_form_keeps_the_kernel_and_never_holds_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airvlm.hooks import attention
+    from airvlm.runtime import attention
 
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows())
@@ -145,7 +139,7 @@ def test_the_faithful_form_keeps_the_kernel_and_never_holds_scores(monkeypatch: 
 
 
 def test_scores_are_held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airvlm.hooks import intervention
+    from airvlm.runtime import intervention
 
     model, processor = tiny_models.shared("qwen2_5_vl")
     batch = tiny_models.inputs(processor, tiny_models.rows())

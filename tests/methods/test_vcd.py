@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import DidNotAct
+from airvlm.methods.base import Method
 from airvlm.methods.noise import noised, schedule
 from airvlm.methods.vcd import VCD, contrast
+from airvlm.runtime.session import MethodInactiveWarning
 from tests import tiny_models
 
 TOKENS = 5
@@ -46,9 +46,7 @@ def with_noise(batch: Any, vcd: VCD) -> dict[str, Any]:
     return {**batch, **noised(batch, vcd.noise_step, vcd.seed)}
 
 
-@pytest.mark.parametrize(
-    "family", ["llava", "llava_next", "qwen2_5_vl", "glm4v", "idefics3", "internvl", "gemma3"]
-)
+@pytest.mark.parametrize("family", ["llava", "llava_next", "qwen2_5_vl", "glm4v", "idefics3", "internvl", "gemma3"])
 @pytest.mark.parametrize(
     "options", [{}, {"do_sample": True}, {"use_cache": False}], ids=["greedy", "sampled", "uncached"]
 )
@@ -83,9 +81,7 @@ def test_beams_reorder_both_streams(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v"])
 def test_the_streams_do_not_disturb_each_others_rope_state(family: str) -> None:
     model, processor = tiny_models.shared(family)
-    first, second = (
-        tiny_models.inputs(processor, tiny_models.rows()[i : i + 1]) for i in (0, 3)
-    )  # unlike grids
+    first, second = (tiny_models.inputs(processor, tiny_models.rows()[i : i + 1]) for i in (0, 3))  # unlike grids
     plain = said(model, first)
     state = model.base_model.rope_deltas.clone()
     with VCD()(model):
@@ -150,7 +146,7 @@ def test_faithful_does_nothing_unless_tokens_are_sampled() -> None:
     model, processor = tiny_models.shared("llava")
     batch = tiny_models.inputs(processor, tiny_models.rows()[:1])
     plain = said(model, batch)
-    with pytest.warns(DidNotAct, match="not sampled"):
+    with pytest.warns(MethodInactiveWarning, match="not sampled"):
         with VCD(faithful=True)(model):
             greedy = said(model, batch)
     assert torch.equal(torch.stack(greedy.logits), torch.stack(plain.logits))

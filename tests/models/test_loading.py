@@ -102,7 +102,7 @@ def test_an_adapter_acts_and_air_acts_on_top_of_it(folder: Path, tmp_path: Path)
     assert tuned.fingerprint != base.fingerprint
     vanilla = tuned.ask(image, QUESTION, max_new_tokens=8)
     assert vanilla.text != base.ask(image, QUESTION, max_new_tokens=8).text
-    air = AIR.paper(keep=2, patches=4, top_q=4, strength=2.0, layers=(0, 3))
+    air = AIR(keep=2, num_crops=4, num_prototypes=4, strength=2.0, layers=(0, 3))
     report = tuned.ask(image, QUESTION, method=air, max_new_tokens=8).report
     assert report is not None
     assert report.fired

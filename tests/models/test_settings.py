@@ -2,8 +2,8 @@
 
 import pytest
 
-from airvlm.methods.air.config import AIR
-from airvlm.methods.air.reinforced import default_span
+from airvlm import AIR
+from airvlm.methods.air import default_span
 from airvlm.methods.memvr import MemVR
 from airvlm.models import PORTS
 from airvlm.models.settings import SETTINGS
@@ -20,9 +20,7 @@ def test_the_window_is_the_published_one(family: str, name: str) -> None:
     method = SETTINGS[family][name]
     if isinstance(method, MemVR):
         first = 6 if (family, name) == ("chatglm", "memvr-demo") else 10
-        assert method.watched(family, DEPTH[family]) == range(
-            first, 16
-        )  # strictly between, in the scripts' counting
+        assert method.watched(family, DEPTH[family]) == range(first, 16)  # strictly between, in the scripts' counting
     else:
         assert isinstance(method, AIR)
         assert method.layers is not None and range(*method.layers) == default_span(DEPTH[family])

@@ -16,6 +16,4 @@ def test_a_wheel_holds_the_model_its_notice_and_its_card(tmp_path: Path) -> None
     files = {file.name for file in photo.model_path().iterdir()}
     assert {"model.safetensors", "config.json", "NOTICE", "card.json", "tokenizer.json"} <= files
     assert {f"airvlm/photo/model/{name}" for name in files} <= names
-    assert not [
-        name for name in names if name.startswith("airvlm/photo/") and name.endswith((".jpg", ".png"))
-    ]
+    assert not [name for name in names if name.startswith("airvlm/photo/") and name.endswith((".jpg", ".png"))]

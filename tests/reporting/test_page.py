@@ -109,9 +109,7 @@ def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Page) ->
     assert theirs == ["18.4", "5.7", "14.4", "66.7"]
     assert any("the paper's own figures, not measured here" in note for note in sheet.notes)
     assert any("compared in direction only" in note for note in sheet.notes)
-    assert all(
-        cell.under.startswith("[") for cell, column in zip(rows["air"], sheet.columns) if not column.paper
-    )
+    assert all(cell.under.startswith("[") for cell, column in zip(rows["air"], sheet.columns) if not column.paper)
 
 
 def test_a_figure_that_saying_less_buys_has_no_best(report: Page) -> None:
@@ -195,9 +193,7 @@ def test_report_is_the_same_twice(run: Results) -> None:
     assert report_html(Page.of([run])) == report_html(Page.of([run]))
 
 
-def test_the_command_writes_four_files(
-    run: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_four_files(run: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["report", str(run.folder), "--out", str(tmp_path), "--answers", "2", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert {Path(path).name for path in files.values()} == {
@@ -257,9 +253,7 @@ def test_when_by_which_command_and_with_which_versions_stands_on_top(run: Result
     assert "2026-01-02 03:04" in top and "airvlm evaluate &lt;x&gt;" in top and "torch 2.13.0" in top
 
 
-def test_without_matplotlib_the_page_says_what_is_missing(
-    run: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_page_says_what_is_missing(run: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = report_html(Page.of([run]), answers=0)
     assert "<svg" not in text and "airvlm[plots]" in text

@@ -44,9 +44,7 @@ def test_more_is_to_the_right_and_higher_up():
 def test_what_is_not_known_is_not_drawn():
     assert scatter("t", "x", "y", [Series("s", (Point(math.nan, 1), Point(1, math.inf)))]) == ""
     assert forest("t", "x", [("heading", [("name", Point(math.nan, 0))])]) == ""
-    svg = forest(
-        "t", "x", [("h", [("known", Point(1, 0, math.nan, math.nan)), ("unknown", Point(math.nan, 0))])]
-    )
+    svg = forest("t", "x", [("h", [("known", Point(1, 0, math.nan, math.nan)), ("unknown", Point(math.nan, 0))])])
     assert "known" in texts(svg) and "unknown" not in texts(svg)
     assert "nan" not in svg.lower()
 

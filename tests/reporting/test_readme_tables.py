@@ -8,7 +8,7 @@ from airvlm.reporting.readme_tables import blocks, replaced
 
 TEXT = """before
 <!-- results: tiny-chair of airvlm evaluate tiny-chair --out runs/tiny --method air
-     --method air:top_q=0.375 -->
+     --method air:num_prototypes=0.375 -->
 | old |
 <!-- end -->
 between
@@ -26,7 +26,7 @@ def test_a_marker_names_a_task_and_the_command_or_folder_it_is_of() -> None:
         "tiny-pope",
         "runs/tiny",
     )
-    assert first.methods == ["vanilla", "air", "air:top_q=0.375"]
+    assert first.methods == ["vanilla", "air", "air:num_prototypes=0.375"]
     assert first.command is not None and first.command[0] == "evaluate"
     assert second.command is None and second.methods == []
 

@@ -120,9 +120,7 @@ def test_only_the_deciding_column_is_ticked_and_it_comes_first_on_the_page(run):
 
 def test_bold_is_only_what_is_better_than_every_other_beyond_the_interval(fake_names, tmp_path):
     methods = {"same": FakeMethod("same", 0.0), "less": FakeMethod("less", 6.0)}
-    task = evaluate(FakeVLM(), ["fake-captions"], methods, tmp_path, progress=False, curve=False).tasks[
-        "fake-captions"
-    ]
+    task = evaluate(FakeVLM(), ["fake-captions"], methods, tmp_path, progress=False, curve=False).tasks["fake-captions"]
     assert not any(cell.best for cell in figure_cells(task, "recall", ["vanilla", "same", "less"]).values())
     del task.methods["same"]
     found = figure_cells(task, "recall", ["vanilla", "less"])

@@ -12,7 +12,7 @@ import httpx
 from PIL import Image
 
 from airvlm import cli
-from tests.doors.servers import serving
+from tests.external.servers import serving
 from tests.serve.conftest import content
 
 

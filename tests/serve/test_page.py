@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from airvlm import AIR, VLM, parse_method, tiny
+from airvlm import VLM, CropBlend, parse_method, tiny
 from airvlm.report import Crop, NormRatio, Report
 from airvlm.serve.page import STRENGTHS, MethodCard, cards, command_line, report_words, specs, wrong_objects
 
@@ -61,11 +61,11 @@ def test_the_command_line_says_the_same() -> None:
 
 
 def test_a_report_is_told_in_words() -> None:
-    idle = Report(AIR().to_json(), fired=False, reason="no crop is near enough")
+    idle = Report(CropBlend().to_json(), fired=False, reason="no crop is near enough")
     assert report_words(idle) == "air did not act: no crop is near enough."
     crop = Crop((0, 0, 1, 1), 0.1, True)
     acted = Report(
-        AIR().to_json(),
+        CropBlend().to_json(),
         fired=True,
         layers=(-1,),
         tokens=64,
@@ -79,8 +79,6 @@ def test_a_report_is_told_in_words() -> None:
 
 
 def test_a_real_report_can_be_told() -> None:
-    answer = VLM.load("tiny").ask(
-        tiny.scenes("test")[0].path, "Is there a dog?", method=AIR(), max_new_tokens=2
-    )
+    answer = VLM.load("tiny").ask(tiny.scenes("test")[0].path, "Is there a dog?", method=CropBlend(), max_new_tokens=2)
     assert answer.report is not None
     assert "crops" in report_words(answer.report)

@@ -15,12 +15,12 @@ import openai
 import pytest
 from PIL import Image
 
-from airvlm import AIR, VLM, parse_method, tiny
+from airvlm import VLM, CropBlend, parse_method, tiny
 from airvlm.serve.limits import Limits
 from tests.serve.conftest import content
 
 DESCRIBE = "Please describe this image in detail."
-pytestmark = pytest.mark.filterwarnings("ignore::airvlm.hooks.run.DidNotAct")
+pytestmark = pytest.mark.filterwarnings("ignore::airvlm.runtime.session.MethodInactiveWarning")
 METHODS = ["vanilla", "air", "air:weight=0.3", "vaf", "vcd", "memvr"]
 
 
@@ -56,18 +56,16 @@ def test_an_answer_is_that_of_the_model_asked_directly(
     assert proof["fired"] == int(own.report is not None and own.report.fired)
 
 
-def test_the_method_may_be_part_of_the_model_name(
-    client: openai.OpenAI, vlm: VLM, images: list[Image.Image]
-) -> None:
+def test_the_method_may_be_part_of_the_model_name(client: openai.OpenAI, vlm: VLM, images: list[Image.Image]) -> None:
     answer = ask(client, images[1], model="tiny+air")
     assert answer.choices[0].message.content == expected(vlm, images[1], "air").text
-    assert answer.model_extra["airvlm"]["method"] == AIR().to_json()
+    assert answer.model_extra["airvlm"]["method"] == CropBlend().to_json()
 
 
 def test_fields_of_a_request_change_the_servers_method(
     serve: Callable[..., Any], vlm: VLM, images: list[Image.Image]
 ) -> None:
-    with serve(method=AIR()) as address:
+    with serve(method=CropBlend()) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
         for body, method in [
             ({}, "air"),
@@ -167,9 +165,7 @@ def test_two_hundred_requests_of_sixteen_clients_get_their_own_answers(
     known = {key: expected(vlm, images[key[0]], key[1], "Is there a dog in the image?") for key in set(asked)}
 
     def one(key: tuple[int, str]) -> tuple[str, int]:
-        answer = ask(
-            client, images[key[0]], "Is there a dog in the image?", extra_body={"airvlm": {"method": key[1]}}
-        )
+        answer = ask(client, images[key[0]], "Is there a dog in the image?", extra_body={"airvlm": {"method": key[1]}})
         return answer.choices[0].message.content, answer.model_extra["airvlm"]["fired"]
 
     with ThreadPoolExecutor(16) as clients:
@@ -217,9 +213,7 @@ def test_a_full_queue_answers_429_and_says_when_to_come_back(
     assert refused.json()["error"]["type"] == "rate_limit_error"
 
 
-def test_a_client_that_leaves_stops_its_answer(
-    serve: Callable[..., Any], vlm: VLM, images: list[Image.Image]
-) -> None:
+def test_a_client_that_leaves_stops_its_answer(serve: Callable[..., Any], vlm: VLM, images: list[Image.Image]) -> None:
     steps = []
     real = vlm.model.forward
 
@@ -247,9 +241,7 @@ def test_a_key_is_asked_for_where_one_is_set(serve: Callable[..., Any]) -> None:
         for path in ("/v1/models", "/metrics"):
             assert httpx.get(f"{address}{path}").status_code == 401
             assert httpx.get(f"{address}{path}", headers={"Authorization": "Bearer s3cre"}).status_code == 401
-            assert (
-                httpx.get(f"{address}{path}", headers={"Authorization": "Bearer s3cret"}).status_code == 200
-            )
+            assert httpx.get(f"{address}{path}", headers={"Authorization": "Bearer s3cret"}).status_code == 200
 
 
 def test_models_are_listed_alone_and_with_each_method(client: openai.OpenAI) -> None:
@@ -275,9 +267,7 @@ def test_bodies_images_and_tokens_are_limited(serve: Callable[..., Any], images:
         two = content(images[0], "?") + content(images[1], "?")
         big = content(Image.new("RGB", (500, 500)), "?")
         assert post(asked(user="x" * 2_000_000)).status_code == 413
-        assert (
-            "at most 1" in post(asked(messages=[{"role": "user", "content": two}])).json()["error"]["message"]
-        )
+        assert "at most 1" in post(asked(messages=[{"role": "user", "content": two}])).json()["error"]["message"]
         assert post(asked(messages=[{"role": "user", "content": big}])).status_code == 400
         assert post(asked(max_tokens=9)).status_code == 400
         assert post(asked()).status_code == 200
@@ -302,9 +292,7 @@ def test_private_addresses_are_never_fetched(serve: Callable[..., Any]) -> None:
                 client.chat.completions.create(model="tiny", messages=messages)
 
 
-@pytest.mark.parametrize(
-    "method", ["os:system", "@/etc/passwd", "airvlm.methods.vaf:VAF", "nothing", "air:weight=nan"]
-)
+@pytest.mark.parametrize("method", ["os:system", "@/etc/passwd", "airvlm.methods.vaf:VAF", "nothing", "air:weight=nan"])
 def test_a_request_names_methods_of_the_registry_only(
     client: openai.OpenAI, images: list[Image.Image], method: str
 ) -> None:
@@ -361,8 +349,7 @@ def test_three_hundred_malformed_requests_hurt_nobody(address: str, client: open
                 assert answer.json()["error"]["message"]
                 assert "Traceback" not in answer.text
     assert (
-        ask(client, image, max_tokens=2).choices[0].message.content
-        == vlm.ask(image, DESCRIBE, max_new_tokens=2).text
+        ask(client, image, max_tokens=2).choices[0].message.content == vlm.ask(image, DESCRIBE, max_new_tokens=2).text
     )
 
 

@@ -65,9 +65,7 @@ def test_a_file_that_was_made_shorter_is_read_again(tmp_path):
 
 def test_threads_of_one_process_write_in_turn(tmp_path):
     lines, taken = opened(tmp_path / "a.jsonl")
-    threads = [
-        threading.Thread(target=lambda k=k: [add(lines, 10 * k + i) for i in range(10)]) for k in range(4)
-    ]
+    threads = [threading.Thread(target=lambda k=k: [add(lines, 10 * k + i) for i in range(10)]) for k in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -133,9 +131,7 @@ def test_a_disk_that_fills_up_is_said_and_loses_no_whole_line(tmp_path):
 def test_a_disk_that_is_read_only_is_said_with_the_files_name(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)], capture_output=True, check=False
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)], capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip("no right to mount a disk here")
     try:

@@ -25,9 +25,7 @@ def _scores(counts: list[tuple[int, int]]) -> Scores:
 
 
 @given(COUNTS, st.data())
-def test_a_resample_scores_like_its_items_written_out(
-    counts: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_a_resample_scores_like_its_items_written_out(counts: list[tuple[int, int]], data: st.DataObject) -> None:
     scores = _scores(counts)
     drawn = data.draw(st.lists(st.integers(0, len(counts) - 1), min_size=1, max_size=12))
     weights = np.bincount(drawn, minlength=len(counts))[None, :]

@@ -33,9 +33,7 @@ def test_scores_are_the_official_ones(part: str) -> None:
     official = json.loads(golden("bleu", "bleu_scores.json").read_text())[f"llava-1.5_greedy/{part}"]
     scores = Bleu().rescore(_inputs(part))
     metrics = scores.metrics
-    assert [metrics[f"BLEU-{n}"] / 100 for n in range(1, 5)] == pytest.approx(
-        official["corpus_bleu1..4"], rel=1e-9
-    )
+    assert [metrics[f"BLEU-{n}"] / 100 for n in range(1, 5)] == pytest.approx(official["corpus_bleu1..4"], rel=1e-9)
     means = [metrics[f"BLEU-{n}-image"] / 100 for n in range(1, 5)]
     assert means == pytest.approx(official["mean_sentence_bleu1..4"], rel=1e-9)
     assert metrics["BLEU"] / 100 == pytest.approx(official["halc_bleu"], rel=1e-9)

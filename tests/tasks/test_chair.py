@@ -57,9 +57,7 @@ def test_a_description_without_objects_is_clean_and_a_missing_one_does_not_count
 
 
 def test_hallucinated_words_are_told_for_the_browser_of_answers() -> None:
-    assert Chair().score(_one(["dog"]), ["A puppy and a kitten."]).details[0]["hallucinated_words"] == [
-        "kitten"
-    ]
+    assert Chair().score(_one(["dog"]), ["A puppy and a kitten."]).details[0]["hallucinated_words"] == ["kitten"]
 
 
 def _one(objects: list[str]) -> list[Item]:
@@ -76,9 +74,7 @@ def test_the_list_of_images_is_fixed_by_its_seed_alone_and_splits_are_disjoint()
     test = seeded_images(ids, 0, "test")
     assert test == seeded_images(list(reversed(ids)), 0, "test") and len(test) == 500
     assert test[:3] == ["3473", "3089", "3222"]  # for ever
-    assert (
-        not set(test) & set(seeded_images(ids, 0, "validation")) & set(seeded_images(ids, 0, "calibration"))
-    )
+    assert not set(test) & set(seeded_images(ids, 0, "validation")) & set(seeded_images(ids, 0, "calibration"))
     assert seeded_images(ids, 1, "test") != test
 
 

@@ -62,20 +62,15 @@ def test_vstar_by_likelihood(tmp_path: Path) -> None:
 
 def test_hallusionbench_by_words(tmp_path: Path) -> None:
     keys = {"category": "VS", "subcategory": "chart", "set_id": "0", "figure_id": "0", "visual_input": "0"}
-    records = [
-        keys | {"question_id": q, "gt_answer": q, "question": "Is it?", "filename": None} for q in ("0", "1")
-    ]
+    records = [keys | {"question_id": q, "gt_answer": q, "question": "Is it?", "filename": None} for q in ("0", "1")]
     (tmp_path / "HallusionBench.json").write_text(json.dumps(records))
     run = run_of("hallusionbench", tmp_path, "Yes, it is.", grading="string")
     assert run.tasks["hallusionbench"].scores("vanilla").metrics["aAcc"] == 50.0
 
 
-def test_mmhal_with_a_judge_that_the_environment_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mmhal_with_a_judge_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [
-        {"image_id": str(i), "image_content": ["dog"], "question": f"q{i}?", "gt_answer": "A."}
-        for i in range(8)
+        {"image_id": str(i), "image_content": ["dog"], "question": f"q{i}?", "gt_answer": "A."} for i in range(8)
     ]
     (tmp_path / "images").mkdir()
     for i in range(8):

@@ -42,9 +42,7 @@ def record(
         "question_id": question,
     }
     return (
-        keys
-        | {"visual_input": visual, "gt_answer": truth, "question": "Is it?", "gt_answer_details": "It is."}
-        | more
+        keys | {"visual_input": visual, "gt_answer": truth, "question": "Is it?", "gt_answer_details": "It is."} | more
     )
 
 
@@ -79,9 +77,7 @@ def test_not_knowing_is_right_only_without_an_image(tmp_path: Path) -> None:
     assert (scores.metrics["easy"], scores.metrics["hard"], scores.metrics["qAcc"]) == (0.0, 100.0, 0.0)
 
 
-def test_a_judge_grades_and_what_it_does_not_say_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_grades_and_what_it_does_not_say_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     said = {"alpha": "Correct.", "beta": "incorrect", "gamma": "hm"}
     with FakeJudge(lambda prompt, n: next(v for k, v in said.items() if k in prompt)) as fake:
@@ -93,19 +89,14 @@ def test_a_judge_grades_and_what_it_does_not_say_is_missing(
     assert task.settings()["judge_model"] == "m"
 
 
-def test_the_official_prompt_is_used_if_the_user_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_official_prompt_is_used_if_the_user_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     ours = HallusionBench(data(tmp_path)).settings()["judge_prompt"]
     (tmp_path / "judge_prompt.txt").write_text("Official: {question} {reference} {prediction}")
     with FakeJudge("correct") as fake:
         task = HallusionBench(tmp_path, judge=Judge(fake.url, "m"))
         task.score(task.items(1), ["{question} is not a placeholder"])
-    assert (
-        fake.requests[0]["messages"][-1]["content"]
-        == "Official: Is it? It is. {question} is not a placeholder"
-    )
+    assert fake.requests[0]["messages"][-1]["content"] == "Official: Is it? It is. {question} is not a placeholder"
     assert task.settings()["judge_prompt"] != ours
 
 
@@ -119,9 +110,7 @@ def test_without_a_judge_the_error_says_so(tmp_path: Path, monkeypatch: pytest.M
 def test_other_peoples_predictions_are_graded_by_words(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps([r | {"model_prediction": "Yes."} for r in RECORDS]))
-    assert load_task("hallusionbench", variant="string").rescore(path).metrics["aAcc"] == pytest.approx(
-        200 / 3
-    )
+    assert load_task("hallusionbench", variant="string").rescore(path).metrics["aAcc"] == pytest.approx(200 / 3)
 
 
 def test_missing_data_says_what_to_get(tmp_path: Path) -> None:

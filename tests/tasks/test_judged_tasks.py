@@ -60,9 +60,7 @@ def wild(folder: Path) -> Path:
         {"question_id": 1, "image": "001.jpg", "category": "detail", "text": "Describe."},
     ]
     write_lines(folder / "questions.jsonl", questions)
-    write_lines(
-        folder / "answers_gpt4.jsonl", [{"question_id": i, "text": f"reference {i}"} for i in range(2)]
-    )
+    write_lines(folder / "answers_gpt4.jsonl", [{"question_id": i, "text": f"reference {i}"} for i in range(2)])
     write_lines(folder / "context.jsonl", [{"id": "001", "image": "001.jpg", "caption": "A dog."}])
     return folder
 
@@ -135,9 +133,7 @@ def test_llava_bench_real_answers_are_judged_once_data_are_given(tmp_path: Path)
         ("80 7", None),
     ],
 )
-def test_two_scores_are_the_first_line_and_nothing_else(
-    verdict: str, scores: tuple[float, float] | None
-) -> None:
+def test_two_scores_are_the_first_line_and_nothing_else(verdict: str, scores: tuple[float, float] | None) -> None:
     assert read_two_scores(verdict) == scores
 
 
@@ -297,9 +293,7 @@ def test_gpt4v_compares_two_methods_in_both_orders_with_the_image(tmp_path: Path
         task = GPT4V(images(tmp_path), judge=judge_at(fake), against=tmp_path / "vanilla.jsonl")
         items = task.items()
         stored = [{"item": i.id, "fingerprint": "f", "method": None, "text": "short"} for i in items]
-        others = [
-            {"item": i.id, "fingerprint": "f", "method": {"name": "air"}, "text": "x" * 99} for i in items
-        ]
+        others = [{"item": i.id, "fingerprint": "f", "method": {"name": "air"}, "text": "x" * 99} for i in items]
         write_lines(tmp_path / "vanilla.jsonl", stored + others)  # as in a store of ours
         scores = task.score(items, ["much longer", "much longer", None]).metrics
     assert (scores["accuracy_10"], scores["accuracy_10_other"]) == (8.5, 4.5)

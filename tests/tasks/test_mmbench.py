@@ -67,8 +67,7 @@ def table(folder: Path, circled: bool) -> Path:
         rows += [["1000001", "1", "What is it?", "", "dog", "cat", "", "", "B", "x", "logic_reasoning"]]
     head = ["index", "image", "question", "hint", "A", "B", "C", "D", "answer", "category", "l2-category"]
     lines = [
-        "\t".join('"' + cell.replace('"', '""') + '"' if '"' in cell else cell for cell in row)
-        for row in [head, *rows]
+        "\t".join('"' + cell.replace('"', '""') + '"' if '"' in cell else cell for cell in row) for row in [head, *rows]
     ]
     (folder / "MMBench_DEV_EN.tsv").write_text("\n".join(lines) + "\n")
     return folder
@@ -81,9 +80,7 @@ def test_a_table_without_rotations_gets_them(tmp_path: Path) -> None:
         *[("2", "D"), ("1000002", "A"), ("2000002", "B"), ("3000002", "C")],
     ]
     assert all(item.meta["options"][item.truth] == ("cat" if item.group == "1" else "4") for item in items)
-    assert {item.image for item in items if item.group == "2"} == {
-        tmp_path / "MMBench_DEV_EN_images" / "2.jpg"
-    }
+    assert {item.image for item in items if item.group == "2"} == {tmp_path / "MMBench_DEV_EN_images" / "2.jpg"}
     assert Image.open(items[0].image).size == (40, 30)
 
 
@@ -119,9 +116,7 @@ def test_scores_go_by_ability_and_a_circle_with_a_gap_counts_nowhere(tmp_path: P
 def test_answers_by_index_are_scored_against_the_table(tmp_path: Path) -> None:
     task = MMBench(table(tmp_path, circled=False))
     answers = tmp_path / "answers.jsonl"
-    answers.write_text(
-        "\n".join(json.dumps({"index": int(i.id), "prediction": i.truth}) for i in task.items())
-    )
+    answers.write_text("\n".join(json.dumps({"index": int(i.id), "prediction": i.truth}) for i in task.items()))
     assert task.rescore(answers).metrics["accuracy"] == 100.0
     assert MMBench().rescore(answers, tmp_path / "MMBench_DEV_EN.tsv").metrics["accuracy"] == 100.0
 

@@ -105,9 +105,7 @@ def test_amber_by_rules_says_by_how_much_it_is_off() -> None:
     scores = load_task("amber", tagger="rules").rescore(DATA / "amber/generative.json", DATA / "amber/data")
     official = [float(value) for _, value in _printed("amber/generative.expected.txt")]
     off = [f"{abs(v - o):.1f}" for v, o in zip(scores.metrics.values(), official, strict=True)]
-    assert any(f"off by {off[0]}, {off[1]}, {off[2]} and {off[3]} points" in note for note in scores.notes), (
-        off
-    )
+    assert any(f"off by {off[0]}, {off[1]}, {off[2]} and {off[3]} points" in note for note in scores.notes), off
 
 
 def test_ambers_questions_give_all_28_official_figures() -> None:

@@ -85,9 +85,7 @@ def test_labels_that_cannot_be_used_are_named(tmp_path: Path, content: Any, said
         read_labels(tmp_path / "labels.json")
 
 
-def test_names_that_chair_cannot_count_and_folders_without_images_are_errors(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_names_that_chair_cannot_count_and_folders_without_images_are_errors(folder: Path, tmp_path: Path) -> None:
     (folder / "labels.json").write_text('{"cat.jpg": ["unicorn"]}')
     with pytest.raises(ValueError, match="'unicorn' is no COCO category"):
         load_task("chair", folder, objects=folder / "labels.json").items()
@@ -112,7 +110,5 @@ def test_splits_that_the_labels_name_are_asked_as_a_whole_in_their_order(folder:
     assert {item.group for item in pope.items()} == {"sub/bus.jpg", "cat.jpg"}
     assert list(annotated_objects(folder, split="calibration", labels=file)) == ["000000000007.png"]
     for task in (chair, pope):
-        with pytest.raises(
-            ValueError, match="no list of images for the validation split; there are test, calibration"
-        ):
+        with pytest.raises(ValueError, match="no list of images for the validation split; there are test, calibration"):
             task.items(split="validation")

@@ -18,9 +18,7 @@ ANSWERS = "clearsight_vaf_llava7b_coco_random_answers.jsonl"
 
 @pytest.mark.parametrize("parser", ["strict", "rucaibox", "llava", "opera", "vcd", "clearsight"])
 def test_real_answers_score_as_published(parser: str) -> None:
-    scores = load_task("pope", variant=parser).rescore(
-        golden("pope", ANSWERS), golden("pope", "coco_pope_random.json")
-    )
+    scores = load_task("pope", variant=parser).rescore(golden("pope", ANSWERS), golden("pope", "coco_pope_random.json"))
     cells = {name: scores.totals[name] for name in ("tp", "fp", "tn", "fn")}
     assert cells == {"tp": 1309, "fp": 116, "tn": 1384, "fn": 191}
     expected = {
@@ -93,9 +91,7 @@ def test_answers_without_labels_are_read_and_listed(parser: str) -> None:
 
 
 def test_the_paper_s_prompts_are_styles() -> None:
-    prompts = {
-        style: Pope(prompt_style=style).prompt(_item()) for style in ("plain", "vcd", "clearsight", "llava")
-    }
+    prompts = {style: Pope(prompt_style=style).prompt(_item()) for style in ("plain", "vcd", "clearsight", "llava")}
     assert prompts["plain"] == "Is there a dog in the image?"
     assert prompts["vcd"].endswith("? Please answer this question with one word.")
     assert prompts["clearsight"].endswith("? Please just answer yes or no.")

@@ -54,9 +54,7 @@ def test_a_wrong_object_is_a_hallucination() -> None:
     assert scores.metrics["CHAIR_S"] == 100 and scores.details[0]["hallucinated"] == [absent]
 
 
-@pytest.mark.parametrize(
-    "name", ["tiny-pope", *(f"tiny-pope-{s}" for s in SETTINGS), *(f"tiny-{k}" for k in KINDS)]
-)
+@pytest.mark.parametrize("name", ["tiny-pope", *(f"tiny-pope-{s}" for s in SETTINGS), *(f"tiny-{k}" for k in KINDS)])
 def test_true_answers_score_full_marks_and_half_of_them_are_yes(name: str) -> None:
     task = load_task(name)
     items = task.items(split="validation")
@@ -94,9 +92,7 @@ def test_answers_are_rescored_by_item_in_whichever_split_they_are(tmp_path: Path
         task = load_task(name)
         items = task.items(10, split=split)
         answers = ["A dog." if name == "tiny-chair" else "Yes"] * len(items)
-        file.write_text(
-            "\n".join(json.dumps({"item": i.id, "text": a}) for i, a in zip(items, answers, strict=True))
-        )
+        file.write_text("\n".join(json.dumps({"item": i.id, "text": a}) for i, a in zip(items, answers, strict=True)))
         assert task.rescore(file).metrics == pytest.approx(task.score(items, answers).metrics, nan_ok=True)
     file.write_text('{"item": "nowhere", "text": "Yes"}')
     with pytest.raises(ValueError, match="no answer has the id of an item"):

@@ -78,10 +78,7 @@ def test_questions_follow_pope_s_rule(kind: str) -> None:
 
 def test_popular_and_adversarial_questions_ask_for_what_the_world_suggests() -> None:
     frequent = Counter(name for scene in tiny.scenes("test") for name in scene.names)
-    asked = {
-        kind: [frequent[q.object] for q in tiny.questions("test", kind) if q.label == "no"]
-        for kind in tiny.KINDS
-    }
+    asked = {kind: [frequent[q.object] for q in tiny.questions("test", kind) if q.label == "no"] for kind in tiny.KINDS}
     assert sum(asked["popular"]) > sum(asked["adversarial"]) > sum(asked["random"])
 
 

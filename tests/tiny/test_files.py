@@ -16,7 +16,7 @@ from PIL import Image
 from airvlm import tiny
 from airvlm.evaluation.plan import Asked, image_digest
 from airvlm.evaluation.task_results import TaskResults
-from airvlm.images.load import load_image
+from airvlm.inputs.images import load_image
 from airvlm.tasks import load_task
 from airvlm.tiny import files
 

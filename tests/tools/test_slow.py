@@ -17,7 +17,5 @@ def test_a_test_is_slow_when_one_of_its_parameters_is() -> None:
 def test_many_parameters_that_are_quick_one_by_one_are_slow_together() -> None:
     case = '<testcase classname="tests.test_laws" name="test_batch[{}]" time="0.1"/>'
     report = "<testsuites>{}</testsuites>"
-    assert slow_tests(report.format("".join(case.format(i) for i in range(101)))) == [
-        "tests/test_laws.py::test_batch"
-    ]
+    assert slow_tests(report.format("".join(case.format(i) for i in range(101)))) == ["tests/test_laws.py::test_batch"]
     assert slow_tests(report.format("".join(case.format(i) for i in range(99)))) == []

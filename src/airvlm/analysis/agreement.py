@@ -20,8 +20,8 @@ from tqdm import tqdm
 from airvlm import AIR, VLM
 from airvlm.analysis.result import Analysis, canvas, interval
 from airvlm.analysis.samples import LabelledImage, crop_tokens, visual_tokens
-from airvlm.images.prompts import DESCRIBE
-from airvlm.methods.air.transport import cosine_cost, sinkhorn
+from airvlm.inputs.prompts import DESCRIBE
+from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
 from airvlm.tasks.words.objects import mentions
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def agreement(
     if any(sample.objects is None for sample in samples):
         raise ValueError("agreement needs to know what the images show: give --objects FILE")
     said: dict[str, list[set[str]]] = {name: [] for name in ("vanilla", *CONDITIONS)}
-    seen: list[
-        tuple[int, bool, bool, bool]
-    ] = []  # crops that recognise it, it is there, vanilla and the blend name it
+    seen: list[tuple[int, bool, bool, bool]] = []  # crops that recognise it, it is there, vanilla and the blend name it
     for i, sample in enumerate(tqdm(samples, desc="agreement", disable=not progress)):
         image = sample.image
         [Z] = visual_tokens(vlm, [image])
@@ -129,11 +127,11 @@ def _carried(Z: Tensor, views: Sequence[Tensor], eps: float) -> Tensor:
 
 def _described(vlm: VLM, sample: LabelledImage, tokens: Tensor | None) -> str:
     """The description with these visual tokens in place of the image's own."""
-    row = vlm.encoder.read(sample.path, DESCRIBE)
+    row = vlm.builder.read(sample.path, DESCRIBE)
     if tokens is None:
         return vlm.answer_rows([row], None)[0].text
-    inputs = vlm.encoder.inputs([row], pixels=True)
-    visual = inputs["input_ids"][0] == vlm.anatomy.image_token_id
+    inputs = vlm.builder.inputs([row], pixels=True)
+    visual = inputs["input_ids"][0] == vlm.parts.image_token_id
 
     def enter(module: Any, arguments: Any, options: dict[str, Any]) -> Any:
         embeds = options["inputs_embeds"]
@@ -143,7 +141,7 @@ def _described(vlm: VLM, sample: LabelledImage, tokens: Tensor | None) -> str:
         embeds[0, visual] = tokens.to(embeds)
         return arguments, {**options, "inputs_embeds": embeds}
 
-    hook = vlm.anatomy.decoder.register_forward_pre_hook(enter, with_kwargs=True)
+    hook = vlm.parts.decoder.register_forward_pre_hook(enter, with_kwargs=True)
     try:
         return vlm.answer_rows([row], None)[0].text
     finally:
@@ -186,9 +184,7 @@ def _drawn(numbers: dict[str, Any], seen: Any, crops: int) -> Figure:
             v = numbers["conditions"][name][metric]
             scale = 0.01 if metric == "recall_change" else 1.0
             ends = [[scale * (v["value"] - v["low"])], [scale * (v["high"] - v["value"])]]
-            label = {"wrong_objects_change": "wrong objects per image", "recall_change": "recall, share"}[
-                metric
-            ]
+            label = {"wrong_objects_change": "wrong objects per image", "recall_change": "recall, share"}[metric]
             left.errorbar(
                 x + shift,
                 scale * v["value"],
@@ -202,9 +198,7 @@ def _drawn(numbers: dict[str, Any], seen: Any, crops: int) -> Figure:
     left.set_title("change against vanilla", fontsize=10)
     left.legend(fontsize=8)
     for there, colour in ((True, "C2"), (False, "C3")):
-        rows = [
-            r for r in numbers["named_by_recognition"] if r["in_the_image"] is there and r["still_named"]["n"]
-        ]
+        rows = [r for r in numbers["named_by_recognition"] if r["in_the_image"] is there and r["still_named"]["n"]]
         middle = [sum(r["crops"]) / 2 for r in rows]
         values = [r["still_named"]["value"] for r in rows]
         right.plot(middle, values, "o-", color=colour, label="in the image" if there else "not in the image")

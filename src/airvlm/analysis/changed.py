@@ -17,7 +17,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-    from airvlm.hooks.method import Method
+    from airvlm.methods.base import Method
     from airvlm.vlm import VLM
 
 __all__ = ["TokenChanges", "token_changes"]
@@ -29,9 +29,7 @@ INPUT = -1  # the decoder's input, where a layer would stand
 class TokenChanges:
     """The change of every visual token of one prompt."""
 
-    layer: (
-        int | None
-    )  # the first layer whose output differs; -1 is the decoder's input, None: nothing differs
+    layer: int | None  # the first layer whose output differs; -1 is the decoder's input, None: nothing differs
     ratios: tuple[tuple[float, ...], ...]  # one tuple an image, a value a token, in reading order
 
     @property
@@ -45,11 +43,11 @@ class TokenChanges:
 @torch.no_grad()
 def token_changes(vlm: VLM, images: Sequence[Image.Image], question: str, method: Method) -> TokenChanges:
     """How much the method changes each visual token while the prompt is read."""
-    row = vlm.encoder.read(list(images), question)
-    inputs = vlm.encoder.inputs([row], pixels=True)
-    visual = inputs["input_ids"][0] == vlm.anatomy.image_token_id  # (L,)
+    row = vlm.builder.read(list(images), question)
+    inputs = vlm.builder.inputs([row], pixels=True)
+    visual = inputs["input_ids"][0] == vlm.parts.image_token_id  # (L,)
     before = _states(vlm, inputs, visual)
-    with method(vlm.model, vlm.processor, images=[list(images)], anatomy=vlm.anatomy):
+    with method(vlm.model, vlm.processor, images=[list(images)], parts=vlm.parts):
         after = _states(vlm, inputs, visual)
     for layer in sorted(before):
         old, new = before[layer].float(), after[layer].float()  # (K, d)
@@ -67,15 +65,13 @@ def _states(vlm: VLM, inputs: dict[str, Any], visual: Tensor) -> dict[int, Tenso
         held[layer] = h[0, visual.to(h.device)].detach().cpu()
 
     with ExitStack() as stack:
-        hook = vlm.anatomy.decoder.register_forward_pre_hook(
+        hook = vlm.parts.decoder.register_forward_pre_hook(
             lambda _, __, options: keep(INPUT, options["inputs_embeds"]), with_kwargs=True
         )
         stack.callback(hook.remove)
-        for number, module in enumerate(vlm.anatomy.layers):
+        for number, module in enumerate(vlm.parts.layers):
             hook = module.register_forward_hook(
-                lambda _, __, output, number=number: keep(
-                    number, output[0] if isinstance(output, tuple) else output
-                )
+                lambda _, __, output, number=number: keep(number, output[0] if isinstance(output, tuple) else output)
             )
             stack.callback(hook.remove)
         vlm.model(**inputs, use_cache=False)

@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 from airvlm import AIR, VLM
 from airvlm.analysis.result import Analysis, canvas, interval
 from airvlm.analysis.samples import LabelledImage, grid, visual_tokens
-from airvlm.images.prompts import DESCRIBE
-from airvlm.methods.air.prototypes import how_many, prototypes
+from airvlm.inputs.prompts import DESCRIBE
+from airvlm.methods.evidence.prototypes import how_many, prototypes
 from airvlm.report import Crop
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def crops(vlm: VLM, samples: Sequence[LabelledImage], method: AIR, *, progress: 
     )
 
 
-def _drawn(
-    vlm: VLM, samples: Sequence[LabelledImage], shown: Sequence[Sequence[Crop]], method: AIR
-) -> Figure:
+def _drawn(vlm: VLM, samples: Sequence[LabelledImage], shown: Sequence[Sequence[Crop]], method: AIR) -> Figure:
     columns = 1 + THUMBNAILS
     figure, axes = canvas(len(samples), columns, (1.2 * columns + 1.2, 1.5 * len(samples)), squeeze=False)
     for axis in axes.flat:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from airvlm import VLM, Method
 from airvlm.analysis.result import Analysis, canvas, interval
 from airvlm.analysis.samples import LabelledImage, grid
-from airvlm.images.prompts import DESCRIBE
+from airvlm.inputs.prompts import DESCRIBE
 from airvlm.tasks.words.marks import Mark, marks
 from airvlm.tasks.words.objects import mentions
 
@@ -47,9 +47,7 @@ class _Word:
         return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
 
 
-def heat(
-    vlm: VLM, samples: Sequence[LabelledImage], method: Method | None, *, progress: bool = True
-) -> Analysis:
+def heat(vlm: VLM, samples: Sequence[LabelledImage], method: Method | None, *, progress: bool = True) -> Analysis:
     """Maps of every object word, for vanilla's answer and the method's."""
     found: list[tuple[LabelledImage, str, list[_Word]]] = []
     for sample in tqdm(samples, desc="heat", disable=not progress):
@@ -63,9 +61,7 @@ def heat(
             "words": len(own),
             "gradient_and_occlusion_agree": interval([w.agreement for w in own]),
             "true_words_fall_when_occluded": interval([w.occlusion.max() for w in own if w.present]),
-            "wrong_words_fall_when_occluded": interval(
-                [w.occlusion.max() for w in own if w.present is False]
-            ),
+            "wrong_words_fall_when_occluded": interval([w.occlusion.max() for w in own if w.present is False]),
         }
     agree = interval([w.agreement for _, w in words])
     finding = (
@@ -82,14 +78,12 @@ def heat(
 
 
 def _words(vlm: VLM, sample: LabelledImage, method: Method | None) -> list[_Word]:
-    row = vlm.encoder.read(sample.path, DESCRIBE)
+    row = vlm.builder.read(sample.path, DESCRIBE)
     [answer] = vlm.answer_rows([row], method)
     tokenizer = vlm.processor.tokenizer
-    inputs = vlm.encoder.inputs([row], pixels=True)
+    inputs = vlm.builder.inputs([row], pixels=True)
     prompt = inputs["input_ids"]
-    said = tokenizer(answer.text, add_special_tokens=False, return_tensors="pt")["input_ids"].to(
-        prompt.device
-    )
+    said = tokenizer(answer.text, add_special_tokens=False, return_tensors="pt")["input_ids"].to(prompt.device)
     places = _places(tokenizer, said[0].tolist(), answer.text, sample)
     if not places:
         return []
@@ -98,7 +92,7 @@ def _words(vlm: VLM, sample: LabelledImage, method: Method | None) -> list[_Word
         if name in full:
             filler = torch.ones_like(said) if name == "attention_mask" else torch.zeros_like(said)
             full[name] = torch.cat([full[name], filler], 1)
-    visual = (full["input_ids"][0] == vlm.anatomy.image_token_id).nonzero()[:, 0]  # (K,)
+    visual = (full["input_ids"][0] == vlm.parts.image_token_id).nonzero()[:, 0]  # (K,)
     at = torch.tensor([prompt.shape[1] + k - 1 for k, _ in places], device=prompt.device)
     tokens = torch.tensor([int(said[0, k]) for k, _ in places], device=prompt.device)
     images = [[image.rgb for image in row.images]]
@@ -136,9 +130,7 @@ def _places(
     for mark in found:
         k = next((k for k, end in enumerate(ends) if end > mark.start), None)
         if k is not None:
-            words.setdefault(
-                mark.category, (k, (text[mark.start : mark.end], mark.present if known else None))
-            )
+            words.setdefault(mark.category, (k, (text[mark.start : mark.end], mark.present if known else None)))
     return list(words.values())
 
 
@@ -161,15 +153,9 @@ def _pass(
         held.append(embeds)
         return arguments, {**options, "inputs_embeds": embeds}
 
-    block = (
-        nullcontext()
-        if method is None
-        else method(vlm.model, vlm.processor, images=images, anatomy=vlm.anatomy)
-    )
+    block = nullcontext() if method is None else method(vlm.model, vlm.processor, images=images, parts=vlm.parts)
     with block:
-        hook = vlm.anatomy.decoder.register_forward_pre_hook(
-            enter, with_kwargs=True
-        )  # after the method's own
+        hook = vlm.parts.decoder.register_forward_pre_hook(enter, with_kwargs=True)  # after the method's own
         try:
             logits = vlm.model(**inputs, use_cache=False).logits[0]
         finally:
@@ -180,9 +166,7 @@ def _pass(
 def _drawn(found: Sequence[tuple[LabelledImage, str, list[_Word]]]) -> Figure:
     shown = [(sample, name, _chosen(words)) for sample, name, words in found if words][:6]
     columns = 1 + 2 * WORDS
-    figure, axes = canvas(
-        max(1, len(shown)), columns, (1.5 * columns, 1.8 * max(1, len(shown))), squeeze=False
-    )
+    figure, axes = canvas(max(1, len(shown)), columns, (1.5 * columns, 1.8 * max(1, len(shown))), squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
     for row, (sample, name, words) in zip(axes, shown):
@@ -196,9 +180,7 @@ def _drawn(found: Sequence[tuple[LabelledImage, str, list[_Word]]]) -> Figure:
                 sides = grid(len(values))
                 if sides is not None:
                     extent = (0, image.width, image.height, 0)
-                    axis.imshow(
-                        np.maximum(values, 0).reshape(sides), cmap="inferno", alpha=0.6, extent=extent
-                    )
+                    axis.imshow(np.maximum(values, 0).reshape(sides), cmap="inferno", alpha=0.6, extent=extent)
                 colour = {True: "green", False: "red", None: "black"}[word.present]
                 axis.set_title(f"{word.text}\n{kind}", fontsize=7, color=colour)
     figure.tight_layout()

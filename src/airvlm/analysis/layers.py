@@ -20,8 +20,8 @@ from tqdm import tqdm
 from airvlm import AIR, VLM
 from airvlm.analysis.result import Analysis, canvas, interval
 from airvlm.analysis.samples import LabelledImage
-from airvlm.images.prompts import DESCRIBE
-from airvlm.methods.air.reinforced import default_span
+from airvlm.inputs.prompts import DESCRIBE
+from airvlm.methods.air import default_span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,14 +38,14 @@ def layers(
     progress: bool = True,
 ) -> Analysis:
     """Similarity, attention and effect of an injection, layer by layer."""
-    depth = len(vlm.anatomy.layers)
+    depth = len(vlm.parts.layers)
     similar, attention = np.zeros((len(samples), depth)), np.full((len(samples), depth), np.nan)
     moved, flipped = np.zeros((len(samples), depth)), np.zeros((len(samples), depth))
     for i, sample in enumerate(tqdm(samples, desc="layers", disable=not progress)):
-        row = vlm.encoder.read(sample.path, question or _asked(sample))
-        inputs = vlm.encoder.inputs([row], pixels=True)
-        visual = inputs["input_ids"][0] == vlm.anatomy.image_token_id  # (L,)
-        with torch.no_grad(), _eager(vlm.anatomy.decoder):
+        row = vlm.builder.read(sample.path, question or _asked(sample))
+        inputs = vlm.builder.inputs([row], pixels=True)
+        visual = inputs["input_ids"][0] == vlm.parts.image_token_id  # (L,)
+        with torch.no_grad(), _eager(vlm.parts.decoder):
             states, weights, plain = _traced(vlm, inputs)
         first = states[0][0, visual].float()
         after = torch.arange(len(visual), device=visual.device) > visual.nonzero().max()
@@ -64,7 +64,7 @@ def layers(
                     vlm.model,
                     vlm.processor,
                     images=[[image.rgb for image in row.images]],
-                    anatomy=vlm.anatomy,
+                    parts=vlm.parts,
                 ),
             ):
                 changed = vlm.model(**inputs).logits[0, -1].float()
@@ -111,7 +111,7 @@ def _traced(vlm: VLM, inputs: dict[str, Any]) -> tuple[tuple[Tensor, ...], tuple
     """Hidden states, attention weights and the last position's logits of one plain pass."""
     out = vlm.model(**inputs, output_hidden_states=True, output_attentions=True, use_cache=False)
     weights = getattr(out, "attentions", None)
-    usable = weights is not None and len(weights) == len(vlm.anatomy.layers) and weights[0] is not None
+    usable = weights is not None and len(weights) == len(vlm.parts.layers) and weights[0] is not None
     return out.hidden_states, weights if usable else None, out.logits[0, -1].float()
 
 

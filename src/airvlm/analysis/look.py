@@ -30,9 +30,7 @@ BARS = 6  # bars that the chart has room for at least
 TALLEST, FLATTEST = 2.0, 0.25  # height over width that a panel follows; an image beyond is letterboxed
 
 
-def draw_look(
-    image: Image.Image, report: Report, which: int = 0, changes: TokenChanges | None = None
-) -> Image.Image:
+def draw_look(image: Image.Image, report: Report, which: int = 0, changes: TokenChanges | None = None) -> Image.Image:
     """The drawing for one image of a row's report (`which`, where the row has several)."""
     crops = report.crops[which] if report.crops else ()
     grid = None if changes is None else _grid(changes.ratios[which], image)
@@ -42,9 +40,7 @@ def draw_look(
     top = max(2.2, WIDTH / panels * shape)
     height = 0.7 + top + 1.35 * lines
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
-    figure.suptitle(
-        _title(report, crops), x=0.02, y=1 - 0.12 / height, ha="left", va="top", fontsize=11, color=INK
-    )
+    figure.suptitle(_title(report, crops), x=0.02, y=1 - 0.12 / height, ha="left", va="top", fontsize=11, color=INK)
     outer = figure.add_gridspec(
         2 if lines else 1, 1, height_ratios=[top, 1.35 * lines] if lines else [1], hspace=0.3 / height,
         left=0.02, right=0.97, top=1 - 0.7 / height, bottom=0.12 / height,
@@ -89,9 +85,7 @@ def _boxes(axis: Any, image: Image.Image, crops: Sequence[Crop]) -> None:
         colour, alpha = (KEPT, 1.0 if strong else 0.5) if crop.kept else (LEFT_OUT, 1.0)
         width = 2.5 if strong else 1.5 if crop.kept else 0.8
         axis.add_patch(
-            Rectangle(
-                (x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=colour, alpha=alpha, lw=width
-            )
+            Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=colour, alpha=alpha, lw=width)
         )
         if strong:
             box = {"facecolor": KEPT, "edgecolor": "none", "pad": 1.5}
@@ -99,9 +93,7 @@ def _boxes(axis: Any, image: Image.Image, crops: Sequence[Crop]) -> None:
     axis.set_title("crops, the nearest with d" if crops else "the image", fontsize=8, color=INK, loc="left")
 
 
-def _heat(
-    figure: Figure, axis: Any, image: Image.Image, grid: list[list[float]], changes: TokenChanges
-) -> None:
+def _heat(figure: Figure, axis: Any, image: Image.Image, grid: list[list[float]], changes: TokenChanges) -> None:
     """Where the visual tokens were changed, over the image."""
     _show(axis, image.convert("L"))
     extent = (-0.5, image.width - 0.5, image.height - 0.5, -0.5)
@@ -119,9 +111,7 @@ def _grid(values: Sequence[float], image: Image.Image) -> list[list[float]] | No
     count = len(values)
     sides = [(h, count // h) for h in range(1, count + 1) if count % h == 0]
     square = math.isqrt(count) ** 2 == count
-    wanted = (
-        1.0 if square else image.width / image.height
-    )  # most towers see a square, whatever the image's shape
+    wanted = 1.0 if square else image.width / image.height  # most towers see a square, whatever the image's shape
     h, w = min(sides, key=lambda side: abs(math.log(side[1] / side[0] / wanted)), default=(0, 0))
     if not count or not 0.5 < w / h / wanted < 2:
         return None

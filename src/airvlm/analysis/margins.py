@@ -18,8 +18,8 @@ from tqdm import tqdm
 from airvlm import VLM
 from airvlm.analysis.result import Analysis, auc_interval, canvas
 from airvlm.analysis.samples import LabelledImage, crop_tokens, visual_tokens
-from airvlm.methods.air.crops import Box
-from airvlm.methods.air.transport import cosine_cost, sinkhorn
+from airvlm.methods.evidence.crops import Box
+from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,9 +43,7 @@ DISTANCES: dict[str, Distance] = {
 }
 
 
-def margins(
-    vlm: VLM, samples: Sequence[LabelledImage], *, crops: int = 12, progress: bool = True
-) -> Analysis:
+def margins(vlm: VLM, samples: Sequence[LabelledImage], *, crops: int = 12, progress: bool = True) -> Analysis:
     """Own crops against the next image's, by every distance."""
     images = [sample.image for sample in samples]
     tokens = visual_tokens(vlm, images)
@@ -131,9 +129,7 @@ def _drawn(found: dict[str, Any], own: dict[str, Any], other: dict[str, Any]) ->
     last = axes.flat[len(names)]
     values = [found[n]["own_against_other"] for n in names]
     for y, (name, v) in enumerate(zip(names, values)):
-        last.errorbar(
-            v["value"], -y, xerr=[[v["value"] - v["low"]], [v["high"] - v["value"]]], fmt="o", color="C0"
-        )
+        last.errorbar(v["value"], -y, xerr=[[v["value"] - v["low"]], [v["high"] - v["value"]]], fmt="o", color="C0")
         del name
     last.set_yticks([-y for y in range(len(names))], names, fontsize=7)
     last.set_title("AUC, 95 % intervals", fontsize=9)

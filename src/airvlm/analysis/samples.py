@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from airvlm import VLM, tiny
-from airvlm.images.load import load_image
-from airvlm.methods.air.crops import Box, crop_boxes
+from airvlm.inputs.images import load_image
+from airvlm.methods.evidence.crops import Box, crop_boxes
 
 __all__ = ["LabelledImage", "crop_tokens", "grid", "load_samples", "visual_tokens"]
 
@@ -33,24 +33,18 @@ class LabelledImage:
     name: str
     path: Path
     objects: tuple[str, ...] | None = None  # what it shows; None where nobody said
-    boxes: tuple[
-        tuple[str, tuple[float, float, float, float]], ...
-    ] = ()  # names and places, in shares of the sides
+    boxes: tuple[tuple[str, tuple[float, float, float, float]], ...] = ()  # names and places, in shares of the sides
 
     @property
     def image(self) -> Image.Image:
         return load_image(self.path)
 
 
-def load_samples(
-    vlm: VLM, count: int, folder: Path | None = None, objects: Path | None = None
-) -> list[LabelledImage]:
+def load_samples(vlm: VLM, count: int, folder: Path | None = None, objects: Path | None = None) -> list[LabelledImage]:
     """The first images of a folder, of those with labels where labels are given; else the emoji world's scenes."""
     if folder is None:
         if vlm.name != "tiny":
-            raise ValueError(
-                "give --images FOLDER: only the emoji model brings images of its own (--model tiny)"
-            )
+            raise ValueError("give --images FOLDER: only the emoji model brings images of its own (--model tiny)")
         return [
             LabelledImage(s.id, s.path, s.names, tuple((o.name, o.box) for o in s.objects))
             for s in tiny.scenes("calibration")[:count]
@@ -74,8 +68,8 @@ def visual_tokens(vlm: VLM, images: Sequence[Image.Image]) -> list[Tensor]:
     """Each image as the decoder reads it, (N, d) in float32."""
     found: list[Tensor] = []
     for start in range(0, len(images), CHUNK):
-        pixels = vlm.anatomy.pixels(vlm.processor, list(images[start : start + CHUNK]))
-        found += [tokens.float() for tokens in vlm.anatomy.encode(pixels)]
+        pixels = vlm.parts.pixels(vlm.processor, list(images[start : start + CHUNK]))
+        found += [tokens.float() for tokens in vlm.parts.encode(pixels)]
     return found
 
 

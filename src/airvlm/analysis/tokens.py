@@ -16,7 +16,7 @@ import torch
 from airvlm import VLM
 from airvlm.analysis.result import Analysis, canvas, interval
 from airvlm.analysis.samples import LabelledImage, grid, visual_tokens
-from airvlm.methods.air.prototypes import how_many, prototypes
+from airvlm.methods.evidence.prototypes import how_many, prototypes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,9 +27,7 @@ ARTEFACT = 6.0  # median absolute deviations above the median norm
 MOSTLY = 0.5  # share of variance at which place says more than content
 
 
-def tokens(
-    vlm: VLM, samples: Sequence[LabelledImage], *, top_q: float = 0.375, progress: bool = True
-) -> Analysis:
+def tokens(vlm: VLM, samples: Sequence[LabelledImage], *, top_q: float = 0.375, progress: bool = True) -> Analysis:
     """Variance by place and object, norms, artefacts, prototypes."""
     found = visual_tokens(vlm, [sample.image for sample in samples])
     usual = max({len(z) for z in found}, key=[len(z) for z in found].count)
@@ -109,9 +107,7 @@ def _labels(samples: Sequence[LabelledImage], sides: tuple[int, int]) -> list[li
     return told
 
 
-def _by_object(
-    rest: torch.Tensor, labels: list[list[str]], chosen: torch.Tensor, total: float
-) -> dict[str, Any]:
+def _by_object(rest: torch.Tensor, labels: list[list[str]], chosen: torch.Tensor, total: float) -> dict[str, Any]:
     flat = rest.reshape(-1, rest.shape[-1])
     names = np.array([name for own in labels for name in own])
     explained = 0.0
@@ -127,9 +123,7 @@ def _by_object(
     }
 
 
-def _drawn(
-    norms: np.ndarray, often: np.ndarray, sides: tuple[int, int] | None, numbers: dict[str, Any]
-) -> Figure:
+def _drawn(norms: np.ndarray, often: np.ndarray, sides: tuple[int, int] | None, numbers: dict[str, Any]) -> Figure:
     figure, (left, middle, right) = canvas(1, 3, (11, 3.2))
     shares = {"place": numbers["variance_by_place"], "image": numbers["variance_by_image"]}
     if "variance_by_object" in numbers:

@@ -21,9 +21,9 @@ from PIL import Image
 from airvlm import tiny
 from airvlm.bench.resident import begin_peak, peak
 from airvlm.bench.wide import WideLlava
-from airvlm.hooks.method import Method
-from airvlm.hooks.run import DidNotAct
-from airvlm.images.prompts import DESCRIBE
+from airvlm.methods.base import Method
+from airvlm.runtime.session import MethodInactiveWarning
+from airvlm.inputs.prompts import DESCRIBE
 from airvlm.report import Report
 from airvlm.vlm import VLM
 
@@ -51,9 +51,7 @@ class Cost:
     tokens: int  # of every answer
     seconds: list[float] = field(default_factory=list)  # of an answer, one a turn
     ratios: list[float] = field(default_factory=list)  # to the first method in the same turn
-    memory: int | None = (
-        None  # peak bytes above what was held before the answer; None where it cannot be seen
-    )
+    memory: int | None = None  # peak bytes above what was held before the answer; None where it cannot be seen
     acted: int = 0  # answers in which the method changed something
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +113,7 @@ def measure(
 
 def _asked(subject: Subject, method: Method | None, image: Image.Image, tokens: int) -> Report | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DidNotAct)  # counted, and shown in the table
+        warnings.simplefilter("ignore", MethodInactiveWarning)  # counted, and shown in the table
         report = subject.ask(method, image, tokens)
     if subject.device.type == "cuda":
         torch.cuda.synchronize(subject.device)

@@ -17,9 +17,7 @@ from airvlm.cli.evaluate import print_tables
 from airvlm.cli.options import CurveOption, Evaluating, JsonOption
 from airvlm.evaluation import SWEEPS
 
-if (
-    TYPE_CHECKING
-):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.evaluation.plan import Asked
     from airvlm.evaluation.sweeps import Sweep
 
@@ -28,9 +26,7 @@ __all__ = ["ablate"]
 
 def ablate(
     task: Annotated[str, typer.Argument(help="A task by name, as in tiny-chair.")],
-    method: Annotated[
-        str, typer.Argument(help="The method to vary, fields after a colon: air-paper:keep=3.")
-    ],
+    method: Annotated[str, typer.Argument(help="The method to vary, fields after a colon: air-paper:keep=3.")],
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,9 +39,7 @@ def ablate(
     batch_size: RowsOption = None,
     workers: WorkersOption = None,
     curve: CurveOption = False,
-    plot: Annotated[
-        bool, typer.Option("--plot/--no-plot", help="Draw the curves (needs airvlm[plots]).")
-    ] = True,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the curves (needs airvlm[plots]).")] = True,
     json: JsonOption = False,
 ) -> None:
     """Vary a method's fields and tabulate the effect.
@@ -80,7 +74,7 @@ def ablate(
     _check([parse_sweep_or_fail(text, method, 32).name for text in sweep])
     loader = answering.loader_of(how, [task])
     vlm = loader(how.device)
-    sweeps = [parse_sweep_or_fail(text, method, len(vlm.anatomy.layers)) for text in sweep]
+    sweeps = [parse_sweep_or_fail(text, method, len(vlm.parts.layers)) for text in sweep]
     asked = asked_by(sweeps, ask)
     names = noted(sweeps, asked, method, key)
     run, _ = answering.answer(

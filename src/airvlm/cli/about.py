@@ -27,9 +27,7 @@ LIMITS = {
         "It knows COCO's 80 objects and a few kinds of sentences; an image of anything else still gets an answer.",
         "It sees every image squashed to a small square: what is small in it is often missed, or guessed.",
     ),
-    "tiny": (
-        "It knows its own little world only: emoji objects on coloured grounds. Photographs are beyond it.",
-    ),
+    "tiny": ("It knows its own little world only: emoji objects on coloured grounds. Photographs are beyond it.",),
 }
 BOTH = (
     "It hallucinates because it is small and its world has habits; nothing was done to make it hallucinate.",
@@ -91,9 +89,7 @@ def facts_of(name: str) -> dict[str, Any]:
 def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
     """Nested facts as lines: ("architecture · width", 96)."""
     if isinstance(value, dict):
-        return [
-            row for key, inner in value.items() for row in flat(inner, f"{name} · {key}" if name else key)
-        ]
+        return [row for key, inner in value.items() for row in flat(inner, f"{name} · {key}" if name else key)]
     if isinstance(value, list):
         return [(name if i == 0 else "", item) for i, item in enumerate(value)]
     return [(name, value)]

@@ -32,9 +32,7 @@ def analyse(
     objects: Annotated[
         Path | None, typer.Option("--objects", help="What the images show: a JSON file {image: [names]}.")
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--images-used", min=2, help="How many images. Default: enough.")
-    ] = None,
+    count: Annotated[int | None, typer.Option("--images-used", min=2, help="How many images. Default: enough.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where drawings and numbers go.")] = Path("analysis"),
     json: JsonOption = False,
 ) -> None:

@@ -20,9 +20,7 @@ from airvlm.cli import asking
 from airvlm.cli.console import Failure
 from airvlm.cli.options import Evaluating, Loading
 
-if (
-    TYPE_CHECKING
-):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.evaluation.plan import Asked, ModelFacts
     from airvlm.evaluation.results import Results
     from airvlm.evaluation.shards import Shard
@@ -133,9 +131,7 @@ def answer(
 def check_spread(ray: int, workers: int | None, place_here: Shard) -> None:
     """Two ways to spread the work at once end the command."""
     if sum([bool(ray), (workers or 1) > 1, not place_here.whole]) > 1:
-        raise Failure(
-            "one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them"
-        )
+        raise Failure("one of --workers, --ray, --shard and accelerate launch spreads the work, not two of them")
 
 
 def _left(asked: list[Asked], methods: dict[str, Any], folder: Path) -> int:
@@ -168,9 +164,7 @@ def _other_part(
     part: Shard,
 ) -> Results:
     """Another process's part, with a model of its own, on its device."""
-    return answer_part(
-        loader(device or gpu_of(part)), asked, methods, folder, part, **{**how, "progress": False}
-    )
+    return answer_part(loader(device or gpu_of(part)), asked, methods, folder, part, **{**how, "progress": False})
 
 
 @contextmanager
@@ -226,9 +220,7 @@ def ask_tasks(names: Sequence[str], how: Evaluating, **more: Any) -> list[Asked]
             options: dict[str, Any] = {"objects": str(how.objects.absolute())} if how.objects else {}
             if how.objects and how.limit and how.limit > OWN_IMAGES:
                 options["count"] = how.limit
-            spec = ({"variant": how.variant} if how.variant else {}) | (
-                {"options": options} if options else {}
-            )
+            spec = ({"variant": how.variant} if how.variant else {}) | ({"options": options} if options else {})
             task = load_task(name, how.data, variant=how.variant, **options)
             asked.append(Asked.of(name, task, spec=spec, split=how.split, limit=how.limit, **more))
         except (ValueError, OSError, NotImplementedError) as error:

@@ -16,7 +16,7 @@ from airvlm.cli.options import Asking, Loading
 if TYPE_CHECKING:
     from PIL import Image
 
-    from airvlm.hooks.method import Method
+    from airvlm.methods.base import Method
     from airvlm.vlm import VLM, Answer
 
 __all__ = [
@@ -52,7 +52,7 @@ def read_images(image: str, how: Asking) -> list[Image.Image]:
 
 def read_image(source: str, allow_urls: bool) -> Image.Image:
     """One image: a file, an address, or standard input (-)."""
-    from airvlm.images.load import load_image
+    from airvlm.inputs.images import load_image
 
     if source == "-":
         content = sys.stdin.buffer.read()
@@ -101,9 +101,7 @@ def model_for(tasks: Sequence[str], model: str | None) -> str | None:
         return model
     tiny = {name.startswith("tiny-") for name in tasks}
     if len(tiny) > 1:
-        raise Failure(
-            "tiny-* tasks are for the model `tiny`, the others are not: run them apart, or add --model NAME"
-        )
+        raise Failure("tiny-* tasks are for the model `tiny`, the others are not: run them apart, or add --model NAME")
     return "tiny" if True in tiny else None
 
 
@@ -176,11 +174,11 @@ def chosen_method(name: str, settings: Sequence[str] | None = None) -> Method | 
 @contextmanager
 def explained() -> Iterator[None]:
     """A method that could not act ends the command in one line, with a code of its own."""
-    from airvlm.hooks.run import NeverFired
+    from airvlm.runtime.session import MethodNotApplied
 
     try:
         yield
-    except NeverFired as error:
+    except MethodNotApplied as error:
         raise Failure(str(error), code=3) from error
 
 

@@ -15,9 +15,7 @@ from airvlm.cli.asking import chosen_method, load
 from airvlm.cli.console import Failure, emit, out, warn
 from airvlm.cli.options import JsonOption
 
-if (
-    TYPE_CHECKING
-):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.bench.efficiency import Cost, Subject
 
 __all__ = ["bench"]
@@ -38,14 +36,10 @@ def bench(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method", help=f"Which; repeat it. Ratios are to the first. Default: {', '.join(DEFAULT)}."
-        ),
+        typer.Option("--method", help=f"Which; repeat it. Ratios are to the first. Default: {', '.join(DEFAULT)}."),
     ] = None,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Deprecated: the same, separated by commas.")
-    ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Turns after the warm-up.")] = 5,
+    methods: Annotated[str | None, typer.Option("--methods", help="Deprecated: the same, separated by commas.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="ModelLock after the warm-up.")] = 5,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of every answer.")] = 32,
     layers: Annotated[int, typer.Option("--layers", min=2, help="Decoder layers of the wide model.")] = 2,
     json: JsonOption = False,
@@ -85,9 +79,7 @@ def bench(
             bar.update()
 
         for subject in subjects:
-            measured.append(
-                (subject, measure(subject, named, repeats=repeats, tokens=tokens, progress=begun))
-            )
+            measured.append((subject, measure(subject, named, repeats=repeats, tokens=tokens, progress=begun)))
     if not json:
         for subject, costs in measured:
             _show(subject, costs, repeats, tokens)

@@ -18,9 +18,7 @@ from airvlm.cli.answering import RowsOption, WorkersOption
 from airvlm.cli.console import Failure, emit, err, out, warn
 from airvlm.cli.options import Evaluating, JsonOption, MethodsOption, RayAddressOption, RayOption
 
-if (
-    TYPE_CHECKING
-):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.evaluation.calibrated import Calibration
     from airvlm.evaluation.evaluate import Worker
     from airvlm.evaluation.plan import Asked, ModelFacts
@@ -33,9 +31,7 @@ RESULT = "calibration.json"
 
 
 def calibrate(
-    task: Annotated[
-        list[str], typer.Argument(help="Captioning or yes/no tasks, as in tiny-chair tiny-pope.")
-    ],
+    task: Annotated[list[str], typer.Argument(help="Captioning or yes/no tasks, as in tiny-chair tiny-pope.")],
     method: MethodsOption = None,
     how: Evaluating = Evaluating(),
     budget: Annotated[
@@ -58,9 +54,7 @@ def calibrate(
     ] = None,
     ray: RayOption = 0,
     ray_address: RayAddressOption = None,
-    plot: Annotated[
-        bool, typer.Option("--plot/--no-plot", help="Draw what was found (needs airvlm[plots]).")
-    ] = True,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw what was found (needs airvlm[plots]).")] = True,
     json: JsonOption = False,
 ) -> None:
     """Find the method and setting that help your model, and what they are worth.
@@ -96,9 +90,7 @@ def calibrate(
     search = _Search(parts, names, settings, {"budget": spent, "max_recall_loss": max_recall_loss})
     loader = answering.loader_of(how, task)
     if ray:
-        found, folder = _on_ray(
-            search, functools.partial(loader, how.device), how, ray, ray_address, batch_size
-        )
+        found, folder = _on_ray(search, functools.partial(loader, how.device), how, ray, ray_address, batch_size)
     else:
         found, folder = _here(search, loader, how, here, workers, batch_size)
     if here.helps and here.index and not shard:
@@ -196,7 +188,7 @@ class _Search:
         from airvlm.evaluation.plan import ModelFacts
         from airvlm.evaluation.runner import work
 
-        depth = len(vlm.anatomy.layers)
+        depth = len(vlm.parts.layers)
         return self.run(
             lambda todo, into, done: work(vlm, todo, into, done),
             ModelFacts.of(vlm),
@@ -206,9 +198,7 @@ class _Search:
             **more,
         )
 
-    def run(
-        self, worker: Worker, facts: ModelFacts, depth: int, folder: Path, part: Shard, **more: Any
-    ) -> Calibration:
+    def run(self, worker: Worker, facts: ModelFacts, depth: int, folder: Path, part: Shard, **more: Any) -> Calibration:
         from airvlm.evaluation.calibration import calibrate as find
         from airvlm.evaluation.candidates import candidates
         from airvlm.evaluation.store import Store
@@ -222,9 +212,7 @@ class _Search:
             return find(ask, tried, facts, store, worker, shard=part, **{**self.options, **more})
 
 
-def _other_part(
-    loader: Callable[..., VLM], search: _Search, folder: Path, device: str | None, part: Shard
-) -> None:
+def _other_part(loader: Callable[..., VLM], search: _Search, folder: Path, device: str | None, part: Shard) -> None:
     """Another process's part, with a model of its own."""
     search.by(loader(device or answering.gpu_of(part)), folder, part, progress=False)
 
@@ -265,9 +253,7 @@ def _print(found: Calibration, path: Path, drawings: Sequence[Path]) -> None:
         "gain: points better than the control's curve at equal recall or yes-ratio, mean over the tasks",
         style="dim",
     )
-    console.print(
-        f"{found.tried} settings tried, {found.answers} answers given, {found.seconds:.0f} s", markup=False
-    )
+    console.print(f"{found.tried} settings tried, {found.answers} answers given, {found.seconds:.0f} s", markup=False)
     console.print(found.reason, markup=False)
     chosen = found.recommended
     if chosen is None:

@@ -90,9 +90,9 @@ class Conversation:
 
     def again(self) -> None:
         """Forget what was said; the images stay."""
-        self.turns: list[dict[str, Any]] = []
+        self.lock: list[dict[str, Any]] = []
         if self.system is not None:
-            self.turns.append({"role": "system", "content": self.system})
+            self.lock.append({"role": "system", "content": self.system})
         self.unseen = len(self.images)  # images that the next question shows
 
     def show_image(self, image: Image.Image) -> None:
@@ -103,10 +103,10 @@ class Conversation:
     def ask(self, question: str, *, show: bool) -> Answer:
         """The next turn and its answer, printed as it comes where `show` is set."""
         parts = [{"type": "image"}] * self.unseen + [{"type": "text", "text": question}]
-        turns = [*self.turns, {"role": "user", "content": parts}]
+        turns = [*self.lock, {"role": "user", "content": parts}]
         stream = self.vlm.stream(self.images, turns, method=self.method, **self.generation)
         answer = asking.spoken(stream, show=show)
-        self.turns, self.unseen = [*turns, {"role": "assistant", "content": answer.text}], 0
+        self.lock, self.unseen = [*turns, {"role": "assistant", "content": answer.text}], 0
         return answer
 
 

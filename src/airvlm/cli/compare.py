@@ -8,7 +8,7 @@ from rich.text import Text
 from airvlm.cli import asking
 from airvlm.cli.console import Failure, emit, out
 from airvlm.cli.options import Asking, ImageArgument, JsonOption, MethodsOption, QuestionArgument
-from airvlm.images.prompts import DESCRIBE
+from airvlm.inputs.prompts import DESCRIBE
 from airvlm.reporting.differences import differences
 
 __all__ = ["compare", "marked"]
@@ -56,9 +56,7 @@ def compare(
         if answer.report is not None:
             body.append(f"\n\n{answer.report}", style="dim")
         panels.append(
-            Panel(
-                body, title=f"{escape(name)} · {answer.tokens} tokens · {answer.seconds:.2f} s", width=width
-            )
+            Panel(body, title=f"{escape(name)} · {answer.tokens} tokens · {answer.seconds:.2f} s", width=width)
         )
     console.print(Columns(panels))
     same = [name for name, answer in list(answers.items())[1:] if answer.text == first]

@@ -28,14 +28,10 @@ SCENE = "test-1275"
 
 
 def demo(
-    scene: Annotated[
-        str, typer.Option("--scene", help="The id of a bundled test scene, or its number.")
-    ] = SCENE,
+    scene: Annotated[str, typer.Option("--scene", help="The id of a bundled test scene, or its number.")] = SCENE,
     image: Annotated[
         str | None,
-        typer.Option(
-            "--image", help="A photograph of yours, in place of the one that the extra photos brings."
-        ),
+        typer.Option("--image", help="A photograph of yours, in place of the one that the extra photos brings."),
     ] = None,
     by: Choosing = Choosing(),
     output: OutputOption = Path("out/demo.png"),
@@ -90,9 +86,7 @@ def find_scene(name: str) -> BundledScene:
     for index, scene in enumerate(scenes):
         if name in (scene.id, str(index)):
             return scene
-    raise Failure(
-        f"--scene {name}: no such test scene; give an id such as {scenes[0].id} or 0 to {len(scenes) - 1}"
-    )
+    raise Failure(f"--scene {name}: no such test scene; give an id such as {scenes[0].id} or 0 to {len(scenes) - 1}")
 
 
 def _print(scene: BundledScene, answers: dict[str, Answer], output: Path, *, picked: bool) -> None:
@@ -101,9 +95,7 @@ def _print(scene: BundledScene, answers: dict[str, Answer], output: Path, *, pic
     console = out()
     console.print(f"[bold]the scene[/bold]  {escape(str(scene.path))}", soft_wrap=True)
     if picked:
-        console.print(
-            "[dim]chosen because a difference shows; on most scenes there is none (--scene N)[/dim]"
-        )
+        console.print("[dim]chosen because a difference shows; on most scenes there is none (--scene N)[/dim]")
     console.print(f"[bold]it shows[/bold]   {', '.join(scene.names)} (in {article(scene.context)})")
     for name, answer in answers.items():
         print_judged(name, answer, scene.names)
@@ -114,10 +106,7 @@ def _print(scene: BundledScene, answers: dict[str, Answer], output: Path, *, pic
 
 
 def _json(scene: BundledScene, vlm: VLM, answers: dict[str, Answer], output: Path) -> dict[str, Any]:
-    shown = {
-        name: asking.answer_json(answer) | judged(answer.text, scene.names)
-        for name, answer in answers.items()
-    }
+    shown = {name: asking.answer_json(answer) | judged(answer.text, scene.names) for name, answer in answers.items()}
     where = {"scene": scene.id, "image": str(scene.path), "truth": list(scene.names), "output": str(output)}
     where["picture"] = where["image"]  # the field's former name
     return where | {"model": vlm.name, "answers": shown}

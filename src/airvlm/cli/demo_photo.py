@@ -21,7 +21,7 @@ from airvlm.cli.judged import judged, named, print_judged
 if TYPE_CHECKING:  # torch takes seconds to import: --help does not need it
     from PIL import Image
 
-    from airvlm.hooks.method import Method
+    from airvlm.methods.base import Method
     from airvlm.vlm import Answer
 
 __all__ = ["HOW", "Photograph", "Shown", "find_photograph", "print_photograph", "show_photograph"]
@@ -56,8 +56,7 @@ class Shown:
     def to_json(self) -> dict[str, Any]:
         known = self.photograph.truth
         answers = {
-            name: asking.answer_json(answer) | judged(answer.text, known)
-            for name, answer in self.answers.items()
+            name: asking.answer_json(answer) | judged(answer.text, known) for name, answer in self.answers.items()
         }
         return {
             "image": self.photograph.source,

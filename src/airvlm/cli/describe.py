@@ -2,7 +2,7 @@
 
 from airvlm.cli.ask import answer_question
 from airvlm.cli.options import Asking, Choosing, ImageArgument, JsonOption
-from airvlm.images.prompts import DESCRIBE
+from airvlm.inputs.prompts import DESCRIBE
 
 __all__ = ["describe"]
 

@@ -54,9 +54,7 @@ DOORS = (
     _extra("web", "airvlm web: a page in the browser", "gradio"),
     Door("lmms-eval", "lmms-eval --model airvlm", ("lmms_eval",), "pip install lmms-eval"),
     Door("vllm", "methods inside vLLM", ("vllm",), "pip install vllm"),
-    Door(
-        "quantise", "--quantise: weights in 4 or 8 bits", ("bitsandbytes",), "pip install 'airvlm[quantise]'"
-    ),
+    Door("quantise", "--quantise: weights in 4 or 8 bits", ("bitsandbytes",), "pip install 'airvlm[quantise]'"),
 )
 
 

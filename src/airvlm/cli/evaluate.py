@@ -23,9 +23,7 @@ from airvlm.cli.options import (
     ShardOption,
 )
 
-if (
-    TYPE_CHECKING
-):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.evaluation.plan import Asked
     from airvlm.evaluation.results import Results
     from airvlm.evaluation.shards import Shard
@@ -121,9 +119,7 @@ def print_tables(task: TaskResults) -> None:
         console.print(table, "")
 
 
-def conclude(
-    run: Results, shard: Shard, *, json: bool, markdown: bool = False, require_acting: bool = False
-) -> None:
+def conclude(run: Results, shard: Shard, *, json: bool, markdown: bool = False, require_acting: bool = False) -> None:
     """Print the result; end with code 1 where it cannot be trusted."""
     from airvlm.reporting import tables
 

@@ -34,6 +34,4 @@ def export_generate(
 
     method = asking.chosen_method(by.method, by.settings)
     written = export(folder, method, reports)
-    out().print(
-        f"wrote {written}: {'vanilla' if method is None else method}", highlight=False, soft_wrap=True
-    )
+    out().print(f"wrote {written}: {'vanilla' if method is None else method}", highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from airvlm.cli.options import (
     OutputOption,
     QuestionArgument,
 )
-from airvlm.images.prompts import DESCRIBE
+from airvlm.inputs.prompts import DESCRIBE
 
 __all__ = ["check_output", "look"]
 

@@ -1,6 +1,6 @@
 """`airvlm methods`: every method, every field, its meaning, default and range, and the package it comes from.
 
-A field's meaning is what its declaration says (airvlm.hooks.fields.setting): one place to read and to write it.
+A field's meaning is what its declaration says (airvlm.methods.base.setting): one place to read and to write it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def methods(
     for each in names:
         about = facts(each)
         origin = "" if about["package"] == "airvlm" else f"  [dim](of {escape(about['package'])})[/dim]"
-        console.print(f"[bold]{escape(each)}[/bold]  {escape(about['mechanism'])}{origin}")
-        if about["publication"]:
-            console.print(f"  [dim]{escape(about['publication'])}[/dim]")
+        console.print(f"[bold]{escape(each)}[/bold]  {escape(about['summary'])}{origin}")
+        if about["paper"]:
+            console.print(f"  [dim]{escape(about['paper'])}[/dim]")
         console.print(f"  [dim]forward passes: {escape(about['forwards'])}[/dim]")
         kind: type[Any] = type(METHODS[each].default)
         first = shown.setdefault(kind, each)
@@ -64,9 +64,7 @@ def methods(
         for field in about["fields"]:
             if field not in known:
                 acts = f" (acts in {', '.join(field['readings'])})" if field["readings"] else ""
-                table.add_row(
-                    "", escape(f"{field['name']} = {field['default']}"), escape(field["meaning"] + acts)
-                )
+                table.add_row("", escape(f"{field['name']} = {field['default']}"), escape(field["meaning"] + acts))
         console.print(table)
 
 
@@ -88,8 +86,8 @@ def facts(name: str) -> dict[str, Any]:
         for field in _fields(method)
     ]
     return {
-        "mechanism": info.mechanism,
-        "publication": info.publication,
+        "summary": info.summary,
+        "paper": info.paper,
         "forwards": info.forwards,
         "package": info.package,
         "fields": fields,
@@ -112,8 +110,8 @@ def methods_markdown() -> str:
     cited: set[str] = set()
     for name in METHODS:
         about = facts(name)
-        source = about["publication"]
+        source = about["paper"]
         cite = "" if source in cited else source  # once is enough
         cited.add(source)
-        lines.append(f"| `{name}` | {about['mechanism']} | {about['forwards']} | {cite} |")
+        lines.append(f"| `{name}` | {about['summary']} | {about['forwards']} | {cite} |")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ def models(
     """Which models are embedded, and which families are supported.
 
     A family is transformers' model type. Anything else can be used from Python by naming its parts:
-    [bold]Anatomy(...)[/bold].
+    [bold]ModelParts(...)[/bold].
 
     [bold]Examples[/bold]
 

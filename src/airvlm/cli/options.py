@@ -36,16 +36,12 @@ __all__ = [
 
 ImageArgument = Annotated[
     str,
-    typer.Argument(
-        help="An image: a file, - for standard input, a data: URI, or an address with --allow-urls."
-    ),
+    typer.Argument(help="An image: a file, - for standard input, a data: URI, or an address with --allow-urls."),
 ]
 QuestionArgument = Annotated[str, typer.Argument(help="What to ask about it.")]
 MethodsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--method", help="A method, fields after a colon: air-paper:keep=3,strength=0.2. Repeat it."
-    ),
+    typer.Option("--method", help="A method, fields after a colon: air-paper:keep=3,strength=0.2. Repeat it."),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write the drawing.")]
 VariantOption = Annotated[
@@ -75,9 +71,9 @@ JsonOption = Annotated[
 class Choosing:
     """One method."""
 
-    method: Annotated[
-        str, typer.Option("--method", help="One of `airvlm methods`; none for the model as it is.")
-    ] = "air"
+    method: Annotated[str, typer.Option("--method", help="One of `airvlm methods`; none for the model as it is.")] = (
+        "air"
+    )
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Set a field of the method, as in --set top_q=64. May be repeated."),
@@ -110,9 +106,7 @@ class Loading:
     ] = None
     quantise: Annotated[
         Literal["4bit", "8bit"] | None,
-        typer.Option(
-            "--quantise", "--quantize", help="Load the weights in fewer bits (needs airvlm\\[quantise])."
-        ),
+        typer.Option("--quantise", "--quantize", help="Load the weights in fewer bits (needs airvlm\\[quantise])."),
     ] = None
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")
@@ -131,9 +125,7 @@ class Asking(Loading):
         list[str] | None,
         typer.Option("--image", "-i", help="One more image, after the first. May be repeated."),
     ] = None
-    allow_urls: Annotated[
-        bool, typer.Option("--allow-urls", help="Let images come from http(s) addresses.")
-    ] = False
+    allow_urls: Annotated[bool, typer.Option("--allow-urls", help="Let images come from http(s) addresses.")] = False
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="Most tokens that an answer may have.")
     ] = 64
@@ -161,9 +153,7 @@ class Evaluating(Loading):
         Literal["test", "validation", "calibration"],
         typer.Option("--split", help="Which part of a task's items."),
     ] = "test"
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")
-    ] = None
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")] = None
     max_new_tokens: Annotated[
         int | None,
         typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer. Default: the task's own."),
@@ -184,8 +174,7 @@ class Evaluating(Loading):
         Path | None,
         typer.Option(
             "--out",
-            help="Where answers are kept; the same command on the same folder resumes. "
-            "Default: airvlm-runs/MODEL.",
+            help="Where answers are kept; the same command on the same folder resumes. Default: airvlm-runs/MODEL.",
         ),
     ] = None
 
@@ -194,9 +183,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command as typer reads it: each group among its parameters stands for the options inside."""
     # commands may postpone their annotations, so as to import nothing for a type
     signature = inspect.signature(command, eval_str=True)
-    groups: dict[str, Any] = {
-        name: p.default for name, p in signature.parameters.items() if is_dataclass(p.default)
-    }
+    groups: dict[str, Any] = {name: p.default for name, p in signature.parameters.items() if is_dataclass(p.default)}
     parameters = []
     for name, parameter in signature.parameters.items():
         if name not in groups:
@@ -204,9 +191,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
             continue
         for field in fields(groups[name]):
             default = getattr(groups[name], field.name)
-            parameters.append(
-                Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
-            )
+            parameters.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type))
 
     @functools.wraps(command)
     def flat(**given: Any) -> Any:

@@ -12,12 +12,10 @@ __all__ = ["report"]
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUNS…", help="Folders that `airvlm evaluate --out` wrote.")
-    ],
-    to: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for report.html, .md, .csv and .tex.")
-    ] = Path("report"),
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Folders that `airvlm evaluate --out` wrote.")],
+    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html, .md, .csv and .tex.")] = Path(
+        "report"
+    ),
     data: Annotated[
         Path | None,
         typer.Option("--data", help="The benchmarks' folder, if it is elsewhere than at evaluation."),

@@ -19,9 +19,7 @@ from airvlm.cli.answering import RowsOption, WorkersOption
 from airvlm.cli.console import Failure, emit, err, out, warn
 from airvlm.cli.options import Evaluating, JsonOption, MethodsOption
 
-if (
-    TYPE_CHECKING
-):  # torch takes seconds to import: each function imports what it runs, so that --help does not
+if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
     from airvlm.cli.reproduce_plan import Planned
     from airvlm.evaluation.results import Results
     from airvlm.reporting.paper_tables import PaperTable
@@ -41,9 +39,9 @@ def reproduce(
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would be run, what it needs and how long it takes.")
     ] = False,
-    readme: Annotated[
-        Path, typer.Option("--readme", help="The file whose tables `readme` writes anew.")
-    ] = Path("README.md"),
+    readme: Annotated[Path, typer.Option("--readme", help="The file whose tables `readme` writes anew.")] = Path(
+        "README.md"
+    ),
     batch_size: RowsOption = None,
     workers: WorkersOption = None,
     json: JsonOption = False,
@@ -73,9 +71,7 @@ def reproduce(
         _readme(readme, plan, json)
         return
     if what not in TABLES:
-        raise Failure(
-            f"no table {what!r}: the paper has {next(iter(TABLES))} to {list(TABLES)[-1]}; or readme"
-        )
+        raise Failure(f"no table {what!r}: the paper has {next(iter(TABLES))} to {list(TABLES)[-1]}; or readme")
     table = TABLES[what]
     if plan:
         _plan(table, how, method, workers, json)
@@ -86,9 +82,7 @@ def reproduce(
 # -- a table of the paper
 
 
-def _plan(
-    table: PaperTable, how: Evaluating, readings: Sequence[str] | None, workers: int | None, json: bool
-) -> None:
+def _plan(table: PaperTable, how: Evaluating, readings: Sequence[str] | None, workers: int | None, json: bool) -> None:
     from airvlm.cli.reproduce_plan import model_of, planned, tried
 
     parts = planned(table, how, readings, DEPTH)
@@ -137,7 +131,7 @@ def _run(
     name = model_of(table, how.model)
     loader = answering.loader_of(_named(how, name), [])
     vlm = loader(how.device)
-    parts = planned(table, how, readings, len(vlm.anatomy.layers))
+    parts = planned(table, how, readings, len(vlm.parts.layers))
     asked = [part.question() for part in parts if part.asked is not None]
     run, _ = answering.answer(
         vlm,
@@ -160,9 +154,7 @@ def _named(how: Evaluating, model: str) -> Evaluating:
     return replace(how, model=model)
 
 
-def _show(
-    table: PaperTable, parts: Sequence[Planned], run: Results, vlm: VLM, model: str, json: bool
-) -> None:
+def _show(table: PaperTable, parts: Sequence[Planned], run: Results, vlm: VLM, model: str, json: bool) -> None:
     from airvlm.reporting.reproduction import beside, compared, comparison_sheet
     from airvlm.reporting.sheets import to_rich
     from airvlm.reporting.task_sheet import title_of
@@ -212,9 +204,7 @@ def _show(
         _show_speed(speed)
         outside = [cell for cell in everything if cell.differs]
         known = sum(cell.differs is not None for cell in everything)
-        console.print(
-            f"{len(outside)} of {known} of the paper's figures lie outside our interval", markup=False
-        )
+        console.print(f"{len(outside)} of {known} of the paper's figures lie outside our interval", markup=False)
         for note in notes:
             console.print(note, markup=False, soft_wrap=True)
         _beyond(table)
@@ -258,9 +248,7 @@ def _speed(parts: Sequence[Planned], vlm: VLM) -> list[dict[str, Any]]:
             "method": row.label,
             "paper_ratio": round(SECONDS[row.name][0] / own[0], 3),
             "paper_memory_above_vanilla_gb": round(SECONDS[row.name][1] - own[1], 2),
-            **{
-                k: v for k, v in cost.to_json().items() if k in ("ratio", "ratio_spread", "peak_memory_bytes")
-            },
+            **{k: v for k, v in cost.to_json().items() if k in ("ratio", "ratio_spread", "peak_memory_bytes")},
         }
         for row, cost in zip(rows, costs, strict=True)
     ]
@@ -319,9 +307,7 @@ def _readme(path: Path, plan: bool, json: bool) -> None:
             )
         return
     if len({block.folder for block in found} - absent.keys()) == 0:
-        raise Failure(
-            f"{path}: {next(iter(absent.values()))} is not here, and every table needs it or its like"
-        )
+        raise Failure(f"{path}: {next(iter(absent.values()))} is not here, and every table needs it or its like")
     for folder, data in absent.items():
         note = f"{path}: the tables of {folder} are left as they are: {data} is not here"
         err().print(note, markup=False, soft_wrap=True)

@@ -43,9 +43,7 @@ PLACES = {
     "object": (("object-halbench", "coco"), "github.com/RLHF-V/RLHF-V, and COCO 2014, cocodataset.org"),
     "amber": (("amber", "AMBER"), "github.com/junyangwang0410/AMBER"),
 }
-TINY = {"chair": "tiny-chair"} | {
-    f"pope-coco-{s}": f"tiny-pope-{s}" for s in ("random", "popular", "adversarial")
-}
+TINY = {"chair": "tiny-chair"} | {f"pope-coco-{s}": f"tiny-pope-{s}" for s in ("random", "popular", "adversarial")}
 FEW = 4  # items of the trial
 LONGEST = 60.0  # seconds of the trial, after which what is not yet measured is taken for the mean
 
@@ -151,9 +149,7 @@ def _data(part: PaperPart, how: Evaluating) -> tuple[Asked | None, str]:
 
 
 def _places(folders: Sequence[Path | None]) -> str:
-    return (
-        ", ".join(str(folder) for folder in folders if folder is not None) or "no folder (give --data FOLDER)"
-    )
+    return ", ".join(str(folder) for folder in folders if folder is not None) or "no folder (give --data FOLDER)"
 
 
 def _source(task: str) -> str:
@@ -185,7 +181,7 @@ def tried(
     facts, began = ModelFacts.of(vlm), time.monotonic()
     seconds, answers, measured, all_methods = 0.0, 0, 0, 0
     with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
-        for part in planned(table, how, readings, len(vlm.anatomy.layers)):
+        for part in planned(table, how, readings, len(vlm.parts.layers)):
             if part.asked is None:
                 continue
             few, each = replace(part.asked, items=part.asked.items[:FEW]), []

@@ -30,9 +30,7 @@ TOLERATED = 0.01  # share of answers that may be unreadable before the reader is
 
 
 def score(
-    task: Annotated[
-        str, typer.Argument(help="A task's name, such as chair or pope; --list shows them.")
-    ] = "",
+    task: Annotated[str, typer.Argument(help="A task's name, such as chair or pope; --list shows them.")] = "",
     answers: Annotated[
         Path | None, typer.Argument(help="The answers, in the benchmark's own format (gzipped or not).")
     ] = None,
@@ -44,14 +42,10 @@ def score(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE of the task, e.g. drop_incomplete=true.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="The benchmark's folder, if it has one.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The benchmark's folder, if it has one.")] = None,
     lenient: Annotated[
         bool,
-        typer.Option(
-            "--lenient", help="Take the last of answers with one id, and leave out those of no item."
-        ),
+        typer.Option("--lenient", help="Take the last of answers with one id, and leave out those of no item."),
     ] = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Fewer answers than items are meant: end with code 0, not 3.")
@@ -91,13 +85,9 @@ def score(
     coverage = scores.covered
     unjudged = max(0, scores.missing - coverage.missing)
     if coverage.unreadable > TOLERATED * max(1, coverage.matched) or unjudged > TOLERATED * max(1, scores.n):
-        warn(
-            f"{coverage.unreadable} answers could not be read and {unjudged} have no verdict, of {coverage.matched}"
-        )
+        warn(f"{coverage.unreadable} answers could not be read and {unjudged} have no verdict, of {coverage.matched}")
     if coverage.duplicate or coverage.unknown:
-        warn(
-            f"{coverage.duplicate} answers with the id of another and {coverage.unknown} to no item were given"
-        )
+        warn(f"{coverage.duplicate} answers with the id of another and {coverage.unknown} to no item were given")
     if json:
         emit(_report(task, chosen, variant, scores, figures, items))
     else:

@@ -16,9 +16,7 @@ def web(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port.")] = 7860,
     password: Annotated[
         str | None,
-        typer.Option(
-            "--password", envvar="AIRVLM_PASSWORD", help="Visitors log in as airvlm with this password."
-        ),
+        typer.Option("--password", envvar="AIRVLM_PASSWORD", help="Visitors log in as airvlm with this password."),
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="New tokens of one answer.")] = 96,
 ) -> None:
@@ -33,9 +31,7 @@ def web(
     from airvlm.cli.serve import is_loopback
 
     if not password and not is_loopback(host):
-        raise Failure(
-            f"--host {host} can be reached from elsewhere: give --password (or AIRVLM_PASSWORD) with it"
-        )
+        raise Failure(f"--host {host} can be reached from elsewhere: give --password (or AIRVLM_PASSWORD) with it")
     try:
         from airvlm.serve.web import CSS, make_page
     except ImportError as error:
@@ -50,8 +46,6 @@ def web(
         auth=("airvlm", password) if password else None,
         share=False,
         max_file_size="32mb",
-        allowed_paths=[
-            str(tiny.scenes("test")[0].path.parent)
-        ],  # gradio shows no file of a folder it was not told
+        allowed_paths=[str(tiny.scenes("test")[0].path.parent)],  # gradio shows no file of a folder it was not told
         css=CSS,
     )

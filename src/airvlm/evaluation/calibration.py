@@ -29,9 +29,7 @@ from airvlm.evaluation.task_results import VANILLA, TaskResults
 
 __all__ = ["calibrate"]
 
-SMALLEST = (
-    32  # items of a task in the first stage: fewer tell nothing; what they cost tells how many are affordable
-)
+SMALLEST = 32  # items of a task in the first stage: fewer tell nothing; what they cost tells how many are affordable
 SURVIVORS = 3  # settings that are measured on the validation split
 SEARCH = 0.6  # share of a budget for the calibration split
 STRONGEST = 4.0  # bias of a companion
@@ -118,9 +116,7 @@ class _Answering:
             drawn = {label: control.to_json() for label, control in curves[one.name].items()}
             tasks[one.name] = TaskResults.of(one, spelled, drawn, self.store, self.model.fingerprint)
             if tasks[one.name].trade_off is None:
-                raise ValueError(
-                    f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks"
-                )
+                raise ValueError(f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks")
         return tasks
 
     def stage(self, split: str, asked: Sequence[Asked], settings: Sequence[Candidate]) -> Stage:

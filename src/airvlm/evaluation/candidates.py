@@ -62,8 +62,7 @@ def _searched(method: Method) -> list[dataclasses.Field[Any]]:
     return [
         field
         for field in dataclasses.fields(method)
-        if field.metadata.get("search")
-        and (reading is None or reading in field.metadata.get("readings", (reading,)))
+        if field.metadata.get("search") and (reading is None or reading in field.metadata.get("readings", (reading,)))
     ]
 
 
@@ -101,9 +100,7 @@ def _draws(name: str, depth: int) -> Iterator[Candidate]:
         values = {}
         for field, t in zip(fields, _point(i, len(fields)), strict=True):
             # a word that is the default already would be no change
-            space = tuple(
-                v for v in field.metadata["search"] if not (isinstance(v, str) and v == field.default)
-            )
+            space = tuple(v for v in field.metadata["search"] if not (isinstance(v, str) and v == field.default))
             if "off" in field.metadata:
                 values[field.name] = _value(space, t, field.name, depth)
             elif t >= 0.5:

@@ -120,9 +120,7 @@ def as_asked(task: str | Task | Asked) -> Asked:
     if isinstance(task, str):
         return Asked.of(task, load_task(task))
     if not isinstance(task, Task):
-        raise TypeError(
-            f"{task!r} is no task: give a name, or an object of a class derived from airvlm's Task"
-        )
+        raise TypeError(f"{task!r} is no task: give a name, or an object of a class derived from airvlm's Task")
     return Asked.of(task.name or type(task).__name__, task)
 
 
@@ -140,9 +138,7 @@ def answer_all(
     units = [unit for one, methods in plan for unit in chunks(one, methods, model, batch_size)]
     own = len(range(shard.index, len(units), shard.count))
     # in the others' chunks we come from behind, as among the chunks: we meet whoever works on them once
-    todo = [
-        batch for i, unit in enumerate(shard.share(units)) for batch in (unit if i < own else reversed(unit))
-    ]
+    todo = [batch for i, unit in enumerate(shard.share(units)) for batch in (unit if i < own else reversed(unit))]
     _answer(worker, todo, store, progress)
 
 

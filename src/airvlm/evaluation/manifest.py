@@ -30,9 +30,7 @@ def read(folder: Path) -> Json:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise StoreError(
-            f"{folder} holds no run: {MANIFEST} is missing (made by `airvlm evaluate --out`)"
-        ) from None
+        raise StoreError(f"{folder} holds no run: {MANIFEST} is missing (made by `airvlm evaluate --out`)") from None
     except NotADirectoryError:
         raise StoreError(f"{folder} is no folder: give the one that `airvlm evaluate --out` wrote") from None
     except (ValueError, RecursionError) as error:
@@ -51,9 +49,7 @@ def _with_labels_of_today(content: Json) -> Json:
         tasks[key] = dict(spec)
         if "matched" in spec:
             facts = {label_of(label): fact for label, fact in spec["matched"].items()}
-            tasks[key]["matched"] = {
-                label: {**f, "label": label_of(f["label"])} for label, f in facts.items()
-            }
+            tasks[key]["matched"] = {label: {**f, "label": label_of(f["label"])} for label, f in facts.items()}
     found = {**content, "methods": methods, "tasks": tasks}
     if "sweeps" in content:
         found["sweeps"] = {
@@ -70,9 +66,7 @@ def _trouble(content: Any) -> str | None:
     if isinstance(content.get("format", 1), bool) or not isinstance(content.get("format", 1), int):
         return f"format is {content['format']!r}, expected a number"
     if content.get("format", 1) > FORMAT:
-        return (
-            f"written in format {content['format']} by a later airvlm; this one reads up to format {FORMAT}"
-        )
+        return f"written in format {content['format']} by a later airvlm; this one reads up to format {FORMAT}"
     for name, kind in _PARTS.items():
         if not isinstance(content.get(name), kind):
             return f"{name!r} is missing or no object; it was not written by airvlm"

@@ -36,9 +36,7 @@ class Matched:
     """What was found for one task."""
 
     methods: dict[str, Any] = field(default_factory=dict)  # label -> the control at the matched strength
-    facts: dict[str, Json] = field(
-        default_factory=dict
-    )  # control's label -> what it is matched with, and how well
+    facts: dict[str, Json] = field(default_factory=dict)  # control's label -> what it is matched with, and how well
 
     def to_json(self) -> Json:
         return self.facts
@@ -85,9 +83,7 @@ def calibration(asked: Asked) -> Asked:
     return replace(asked, items=items, split=SPLIT, label=f"{asked.key}, {SPLIT}")
 
 
-def match(
-    asked: Asked, methods: Mapping[str, Any], answer: Answer, store: Store, model: ModelFacts
-) -> Matched:
+def match(asked: Asked, methods: Mapping[str, Any], answer: Answer, store: Store, model: ModelFacts) -> Matched:
     """Every control among the methods, at the strength of what it controls."""
     found = Matched()
     controls = [label for label in methods if is_control(label)]
@@ -126,9 +122,7 @@ def match(
     return found
 
 
-def search(
-    count: Callable[[float], int], start: float, wanted: int, most: float = math.inf
-) -> tuple[float, int]:
+def search(count: Callable[[float], int], start: float, wanted: int, most: float = math.inf) -> tuple[float, int]:
     """The strength whose count is nearest to the wanted one: secant steps on a logarithmic scale.
 
     Counts rise with strength, mostly; each strength is asked once, and the nearest of all that were asked is taken.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airvlm.methods.air.controls import CONTROLS, RENAMED
+from airvlm.methods.controls import CONTROLS, RENAMED
 
 __all__ = ["is_control", "stands_beside"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from airvlm.evaluation.store import Json, Query, digest
-from airvlm.images.load import load_image
+from airvlm.inputs.images import load_image
 from airvlm.tasks.base import Item, Task
 from airvlm.tiny import BundledScene
 
@@ -163,9 +163,7 @@ def batches(
     place: dict[str, int] = {}
     for job in jobs:
         place.setdefault(job.question.image, len(place))
-    jobs.sort(
-        key=lambda job: (len(job.question.prompt) // LIKE_LENGTH, place[job.question.image] // TOGETHER)
-    )
+    jobs.sort(key=lambda job: (len(job.question.prompt) // LIKE_LENGTH, place[job.question.image] // TOGETHER))
     return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]
 
 

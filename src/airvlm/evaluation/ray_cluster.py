@@ -32,7 +32,7 @@ class _Actor:
         return ModelFacts.of(self.vlm)
 
     def depth(self) -> int:
-        return len(self.vlm.anatomy.layers)
+        return len(self.vlm.parts.layers)
 
     def answer(self, batch: Batch) -> list[Record]:
         return answer(self.vlm, batch)

@@ -49,9 +49,7 @@ class Results:
         content = read(folder)
         given = None if asked is None else {one.key: one for one in asked}
         records = store if store is not None else Store(folder, readonly=True)
-        labels = sorted(
-            content["methods"], key=lambda label: label != VANILLA
-        )  # vanilla first, else as asked
+        labels = sorted(content["methods"], key=lambda label: label != VANILLA)  # vanilla first, else as asked
         methods = {label: content["methods"][label] for label in labels}
         tasks = {}
         for key, spec in content["tasks"].items():
@@ -102,9 +100,7 @@ class Results:
 def _of(task: TaskResults, kept: dict[str, Json | None]) -> dict[str, Json | None]:
     """The methods that the command asked of this task."""
     own = task.asked.methods
-    return (
-        kept if own is None else {label: m for label, m in kept.items() if label == VANILLA or label in own}
-    )
+    return kept if own is None else {label: m for label, m in kept.items() if label == VANILLA or label in own}
 
 
 def _asked(folder: Path, key: str, spec: Json, data: str | Path | None) -> Asked:

@@ -16,7 +16,7 @@ from typing import Any
 
 from airvlm.evaluation.plan import Batch, ModelFacts, Planned, noisy
 from airvlm.evaluation.store import Json, Record, Store
-from airvlm.images.load import load_image
+from airvlm.inputs.images import load_image
 
 __all__ = ["answer", "pending", "work"]
 
@@ -26,9 +26,7 @@ def pending(batches: Iterable[Batch], store: Store) -> list[Batch]:
     return [batch for batch in batches if any(key not in store for key in batch.keys)]
 
 
-def work(
-    vlm: Any, batches: Iterable[Batch], store: Store, done: Callable[[Batch], None] = lambda batch: None
-) -> None:
+def work(vlm: Any, batches: Iterable[Batch], store: Store, done: Callable[[Batch], None] = lambda batch: None) -> None:
     """Answer batch after batch; each is on disk before the next begins. `done` hears of every batch.
 
     A batch that is answered in part runs again as a whole: among other rows its numbers could round differently.
@@ -57,9 +55,7 @@ def answer(vlm: Any, batch: Batch, images: dict[str, Any] | None = None) -> list
     _free_memory()
     middle = len(batch.jobs) // 2
     halves = (batch.jobs[:middle], batch.jobs[middle:])
-    return [
-        record for half in halves for record in answer(vlm, Batch(batch.label, batch.method, half), images)
-    ]
+    return [record for half in halves for record in answer(vlm, Batch(batch.label, batch.method, half), images)]
 
 
 def _ask(vlm: Any, batch: Batch, facts: ModelFacts, kept: dict[str, Any]) -> list[Record]:
@@ -69,9 +65,7 @@ def _ask(vlm: Any, batch: Batch, facts: ModelFacts, kept: dict[str, Any]) -> lis
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* did not act")  # counted in the table instead
         if generation.pop("protocol", "text") == "likelihood":
-            return [
-                _likelihood(vlm, batch.method, job, image, facts) for job, image in zip(batch.jobs, images)
-            ]
+            return [_likelihood(vlm, batch.method, job, image, facts) for job, image in zip(batch.jobs, images)]
         # POPE asks a third of its questions in three settings: decoding is greedy, so that once is enough
         asked = [(job.question.image, job.question.prompt) for job in batch.jobs]
         requests = {key: (image, key[1]) for key, image in zip(asked, images)}
@@ -135,8 +129,7 @@ def _brief(report: Json) -> Json:
     short = {k: v for k, v in report.items() if k not in left_out and (v not in (None, [], (), {}, False))}
     if "crops" in short:
         short["crops"] = [
-            [[*crop["box"], round(crop["distance"], 4), crop["kept"]] for crop in image]
-            for image in short["crops"]
+            [[*crop["box"], round(crop["distance"], 4), crop["kept"]] for crop in image] for image in short["crops"]
         ]
     return {**short, "fired": bool(report.get("fired"))}
 

@@ -106,16 +106,12 @@ class Sample:
         return self._drawn[metric]
 
     def estimate(self, metric: str) -> Estimate:
-        return Estimate.of(
-            self.value(metric), self.drawn(metric), self.scores.n, images=self.images, difference=False
-        )
+        return Estimate.of(self.value(metric), self.drawn(metric), self.scores.n, images=self.images, difference=False)
 
     def difference(self, baseline: Sample, metric: str) -> Estimate:
         """This minus the baseline, draw by draw."""
         value = self.value(metric) - baseline.value(metric)
-        return Estimate.of(
-            value, self.drawn(metric) - baseline.drawn(metric), self.scores.n, images=self.images
-        )
+        return Estimate.of(value, self.drawn(metric) - baseline.drawn(metric), self.scores.n, images=self.images)
 
 
 def _by_image(scores: Scores, images: Sequence[str]) -> Scores:

@@ -19,8 +19,8 @@ from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.results import Results
 from airvlm.evaluation.store import Json
 from airvlm.evaluation.task_results import VANILLA, TaskResults
-from airvlm.methods.air.config import AIR
-from airvlm.methods.air.controls import CONTROLS, control
+from airvlm.methods.air import AIR
+from airvlm.methods.controls import CONTROLS, control
 from airvlm.registry import split_commas
 
 __all__ = [
@@ -36,9 +36,7 @@ __all__ = [
 ]
 
 RULES = ("tau", "keep", "quantile")  # AIR's ways to select crops
-Ask = Callable[
-    [int | None, float, str], Asked
-]  # token cap, noise and what to add to its name -> the task so asked
+Ask = Callable[[int | None, float, str], Asked]  # token cap, noise and what to add to its name -> the task so asked
 
 
 @dataclass(frozen=True)
@@ -206,9 +204,7 @@ def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
     base = re.sub(rf"([:,]\s*)(?:{taken})\s*=\s*(?:\([^)]*\)|[^,]*)", r"\1", method)
     base += "" if base.endswith((":", ",")) else "," if "=" in base else ":"
     spelled = {value: f"{base}{field}={value}" for value in values}
-    return [
-        Setting(f"{field}={value}", label, registry.parse_method(label)) for value, label in spelled.items()
-    ]
+    return [Setting(f"{field}={value}", label, registry.parse_method(label)) for value, label in spelled.items()]
 
 
 def controls_of(method: str, names: Sequence[str]) -> list[Setting]:

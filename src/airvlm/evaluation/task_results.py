@@ -179,9 +179,7 @@ class TaskResults:
         n = len(self.items)
         others = sum(isinstance(i.image, BundledScene) and not i.image.file.exact for i in self.items)
         if others > TOLERATED * n:
-            found.append(
-                f"{self.asked.key}: {others} of {n} scenes are not drawn here as for published figures"
-            )
+            found.append(f"{self.asked.key}: {others} of {n} scenes are not drawn here as for published figures")
         for label in (*self.methods, *self.curve):
             records = self.records(label)
             if all(record is None for record in records):
@@ -189,9 +187,7 @@ class TaskResults:
                 continue
             errors = [record.error for record in records if record is not None and record.error]
             if len(errors) > TOLERATED * n:
-                found.append(
-                    f"{self.asked.key}, {label}: {len(errors)} of {n} failed, first with {errors[0]}"
-                )
+                found.append(f"{self.asked.key}, {label}: {len(errors)} of {n} failed, first with {errors[0]}")
             scores = self.scores(label)
             if scores.unparsed > TOLERATED * n:
                 found.append(f"{self.asked.key}, {label}: {scores.unparsed} of {n} answers could not be read")
@@ -202,9 +198,7 @@ class TaskResults:
 
 
 def _gone(item: Item) -> bool:
-    return (
-        isinstance(item.image, str | Path) and "://" not in str(item.image) and not Path(item.image).is_file()
-    )
+    return isinstance(item.image, str | Path) and "://" not in str(item.image) and not Path(item.image).is_file()
 
 
 def _finite(value: float) -> float | None:

@@ -27,9 +27,7 @@ PR_SET_PDEATHSIG = 1  # Linux: the kernel sends us a signal when our parent dies
 
 
 @contextmanager
-def working_together(
-    count: int, work: Callable[[Shard], object], threads: int | None = None
-) -> Iterator[Shard]:
+def working_together(count: int, work: Callable[[Shard], object], threads: int | None = None) -> Iterator[Shard]:
     """Start `count - 1` processes that `work` on their parts; ours is the first, which covers for any that dies.
 
     Torch's threads are divided among them, or `threads` each. They are spawned, so `work` and what it holds must be

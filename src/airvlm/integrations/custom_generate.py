@@ -94,8 +94,6 @@ def export(folder: Path, method: Method | None, reports: Path | None = None) -> 
     target.mkdir(parents=True, exist_ok=True)
     fields = None if method is None else method.to_json()
     kept = None if reports is None else str(reports.resolve())
-    (target / "generate.py").write_text(
-        GENERATE.format(method=pformat(fields, sort_dicts=False), reports=kept)
-    )
+    (target / "generate.py").write_text(GENERATE.format(method=pformat(fields, sort_dicts=False), reports=kept))
     (target / "requirements.txt").write_text("airvlm\n")
     return target / "generate.py"

@@ -26,9 +26,7 @@ PLACES = ("image", "url", "path", "base64")  # where an image part may hold its 
 class AirImageTextToTextPipeline(ImageTextToTextPipeline):
     """image-text-to-text under a method; each answer has its report under "airvlm"."""
 
-    def _sanitize_parameters(
-        self, method: str | Method | None = None, **options: Any
-    ) -> tuple[Any, Any, Any]:
+    def _sanitize_parameters(self, method: str | Method | None = None, **options: Any) -> tuple[Any, Any, Any]:
         before, forward, after = super()._sanitize_parameters(**options)
         if method is not None:
             forward["method"] = method if isinstance(method, Method) else chosen_method(method) or "vanilla"

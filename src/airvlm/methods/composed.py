@@ -1,7 +1,7 @@
 """Composition: several methods at once, in a defined order, each with its own report.
 
-`Composed(AIR(), VAF())`: wherever two of them meet, at the decoder's input, a feed-forward or the logits, they act in
-the order given, each on what the one before left. Knows nothing of what the methods do.
+`Composed(CropBlend(), VAF())`, on the command line `crop-blend+vaf`: where two of them change the same value, they act
+in the given order, each on what the one before left.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Context, Intervention, Step
-from airvlm.hooks.method import Method
+from airvlm.methods.base import Method, option
 from airvlm.report import Report
+from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -27,27 +26,29 @@ __all__ = ["Composed"]
 
 @dataclass(frozen=True, init=False)
 class Composed(Method):
-    """Several methods in order: `Composed(AIR(), VAF())`."""
+    """Several methods in order: `Composed(CropBlend(), VAF())`."""
 
     name: ClassVar[str] = "composed"
-    mechanism: ClassVar[str] = "several methods at once, each acting on what the one before left"
-    forwards: ClassVar[str] = "those of its parts"
+    summary: ClassVar[str] = "several methods at once, each acting on what the one before left"
+    cost: ClassVar[str] = "those of its parts"
 
-    methods: tuple[Method, ...] = setting((), "in the order they act")
+    methods: tuple[Method, ...] = option((), "the methods, in the order in which they act")
 
     def __init__(self, *parts: Method, methods: Sequence[Method] = ()) -> None:
         chosen = (*parts, *methods)
         if not chosen:
-            raise ValueError("a composition needs methods: Composed(AIR(), VAF())")
+            raise ValueError("a composition needs methods: Composed(CropBlend(), VAF())")
         for part in chosen:
             if not isinstance(part, Method):
-                raise TypeError(
-                    f"Composed takes methods, not {type(part).__name__}; None (vanilla) is left out"
-                )
+                raise TypeError(f"Composed takes methods, not {type(part).__name__}; leave None (vanilla) out")
         object.__setattr__(self, "methods", chosen)
 
     @property
-    def needs_images(self) -> bool:  # type: ignore[override]  # what a class knows of one method, an instance of many
+    def label(self) -> str:
+        return "+".join(part.label for part in self.methods)
+
+    @property
+    def needs_images(self) -> bool:  # type: ignore[override]  # its parts decide
         return any(part.needs_images for part in self.methods)
 
     @property
@@ -55,85 +56,83 @@ class Composed(Method):
         return any(part.needs_pixels for part in self.methods)
 
     def start(self, context: Context) -> Intervention:
-        return _Together(self, context)
+        return _Composition(self, context)
 
 
-class _Together(Intervention):
+class _Composition(Intervention):
     """The interventions of the parts, one after the other."""
 
     def __init__(self, method: Composed, context: Context) -> None:
         super().__init__(method, context)
         self.parts = [part.intervention(context) for part in method.methods]
-        self.layers = sorted({layer for part in self.parts for layer in part.layers})
-        self.watched = sorted({layer for part in self.parts for layer in part.watched})
-        self.decodes = any(part.decodes for part in self.parts)
+        for site in ("ffn_layers", "attention_layers", "head_layers", "residual_layers"):
+            setattr(self, site, sorted({layer for part in self.parts for layer in getattr(part, site)}))
+        self.acts_in_decode = any(part.acts_in_decode for part in self.parts)
         self.changes_logits = any(part.changes_logits for part in self.parts)
 
     def open(self, stack: ExitStack) -> None:
         for part in self.parts:
             part.open(stack)
 
-    def on_call(self, call: Call) -> None:
+    def on_call(self, call: GenerateCall) -> None:
         for part in self.parts:
             part.start_call(call)
 
-    def processors(self, call: Call) -> list[LogitsProcessor]:
+    def processors(self, call: GenerateCall) -> list[LogitsProcessor]:
         return [processor for part in self.parts for processor in part.processors(call)]
 
-    def on_pass(self, step: Step) -> None:
+    def on_pass(self, fp: ForwardPass) -> None:
         for part in self.parts:
-            part.start_pass(step)
+            part.start_pass(fp)
 
-    def embeds(self, step: Step, inputs_embeds: Tensor) -> Tensor | None:
-        return _chain(inputs_embeds, [partial(part.embeds, step) for part in self.parts])
+    def embeds(self, fp: ForwardPass, inputs_embeds: Tensor) -> Tensor | None:
+        return _chain(inputs_embeds, [partial(part.embeds, fp) for part in self.parts])
 
-    def hidden(self, step: Step, layer: int, h: Tensor) -> None:
-        for part in self.parts:
-            if layer in part.watched:
-                part.hidden(step, layer, h)
+    def residual(self, fp: ForwardPass, layer: int, h: Tensor) -> Tensor | None:
+        return _chain(h, [partial(p.residual, fp, layer) for p in self.parts if layer in p.residual_layers])
 
-    def ffn(self, step: Step, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
-        parts = [part for part in self.parts if layer in part.layers]
-        return _chain(y, [partial(part.ffn, step, layer, x) for part in parts])
+    def attention(self, fp: ForwardPass, layer: int, y: Tensor) -> Tensor | None:
+        return _chain(y, [partial(p.attention, fp, layer) for p in self.parts if layer in p.attention_layers])
 
-    def logits(self, step: Step, logits: Tensor) -> Tensor | None:
-        parts = [part for part in self.parts if part.changes_logits]
-        return _chain(logits, [partial(part.logits, step) for part in parts])
+    def heads(self, fp: ForwardPass, layer: int, o: Tensor) -> Tensor | None:
+        return _chain(o, [partial(p.heads, fp, layer) for p in self.parts if layer in p.head_layers])
+
+    def ffn(self, fp: ForwardPass, layer: int, x: Tensor, y: Tensor) -> Tensor | None:
+        return _chain(y, [partial(p.ffn, fp, layer, x) for p in self.parts if layer in p.ffn_layers])
+
+    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
+        return _chain(logits, [partial(p.logits, fp) for p in self.parts if p.changes_logits])
 
     def problem(self) -> str | None:
         return next((problem for part in self.parts if (problem := part.problem())), None)
 
     def report(self) -> Report:
         reports = [part.report() for part in self.parts]
+        num_rows = max(len(report.rows) for report in reports)
         rows = tuple(
-            self._joined([report.rows[r] for report in reports if r < len(report.rows)])
-            for r in range(max(len(report.rows) for report in reports))
+            self._join([report.rows[r] for report in reports if r < len(report.rows)]) for r in range(num_rows)
         )
-        return self._joined(reports, rows=rows)
+        return self._join(reports, rows=rows)
 
-    def _joined(self, reports: list[Report], **more: Any) -> Report:
+    def _join(self, reports: list[Report], **more: Any) -> Report:
         idle = [f"{report.method['name']}: {report.reason}" for report in reports if not report.fired]
         return Report(
-            method=self.method.to_json(),
+            method=self.reported_as.to_json(),
             fired=any(report.fired for report in reports),
             reason="; ".join(idle) or None,
             layers=tuple(sorted({layer for report in reports for layer in report.layers})),
-            tokens=sum(report.tokens for report in reports),
+            tokens=max(report.tokens for report in reports),  # they may be the same tokens: each part has its own count
             passes=max(report.passes for report in reports),
             crops=next((report.crops for report in reports if report.crops), ()),
-            seconds={
-                f"{report.method['name']} {what}": spent
-                for report in reports
-                for what, spent in report.seconds.items()
-            },
+            seconds={f"{r.method['name']} {part}": spent for r in reports for part, spent in r.seconds.items()},
             parts=tuple(reports),
-            silent=all(report.silent for report in reports),
+            expected=all(report.expected for report in reports),
             **more,
         )
 
 
 def _chain(value: Tensor, changes: Sequence[Callable[[Tensor], Tensor | None]]) -> Tensor | None:
-    """Each change on what the one before left; None when none of them changed anything."""
+    """Each change applied to what the one before left; None when none of them changed anything."""
     new = None
     for change in changes:
         changed = change(value if new is None else new)

@@ -52,9 +52,7 @@ def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, 
         for i, view in enumerate(flat):
             h, w = (int(n) for n in sizes[i]) if sizes is not None else view.shape[-2:]
             real = view[:, :h, :w]  # where images of unlike sizes are padded, the padding is not the image
-            if bool(
-                real.any()
-            ):  # a tile that only pads a row is all zeros, and must stay so to be known as such
+            if bool(real.any()):  # a tile that only pads a row is all zeros, and must stay so to be known as such
                 real.copy_(one(real))
     return {**inputs, "pixel_values": new.to(given.device)}
 

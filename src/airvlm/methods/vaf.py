@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from airvlm.hooks.fields import setting
-from airvlm.hooks.templates import AttentionMethod, layer_span
+from airvlm.methods.base import option
+from airvlm.methods.templates import AttentionMethod, layer_span
 
 __all__ = ["VAF"]
 
@@ -29,13 +29,13 @@ class VAF(AttentionMethod):
     """Visual amplification fusion."""
 
     name: ClassVar[str] = "vaf"
-    publication: ClassVar[str] = "ClearSight: visual signal enhancement (CVPR 2025, arXiv 2503.13107)"
-    mechanism: ClassVar[str] = "middle layers attend more to the image and less to the system prompt"
+    paper: ClassVar[str | None] = "ClearSight: visual signal enhancement (CVPR 2025, arXiv 2503.13107)"
+    summary: ClassVar[str] = "middle layers attend more to the image and less to the system prompt"
 
-    enhance: float = setting(
+    enhance: float = option(
         0.15, "how much the scores of the image's keys are raised", low=0, off=0, search=(0.05, 0.6)
     )
-    suppress: float = setting(
+    suppress: float = option(
         0.05,
         "how much the scores of the keys before the image are lowered",
         low=0,
@@ -43,13 +43,13 @@ class VAF(AttentionMethod):
         off=0,
         search=(0.0, 0.3),
     )
-    layers: tuple[int, int] | None = setting(
+    layers: tuple[int, int] | None = option(
         None,
         "decoder layers that are changed: the first and the one after the last; none is (9, 15) of 32, scaled to the "
         "decoder",
         span=True,
     )
-    faithful: bool = setting(False, "multiply scores as the published code does, which inverts negative ones")
+    faithful: bool = option(False, "multiply scores as the published code does, which inverts negative ones")
 
     @property
     def multiplies(self) -> bool:  # type: ignore[override]  # a field decides

@@ -19,11 +19,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Call, Context, Intervention, Step, blocks
-from airvlm.hooks.method import Method
-from airvlm.hooks.second_stream import SecondStream
+from airvlm.methods.base import Method, option
 from airvlm.methods.noise import noised
+from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention, token_chunks
+from airvlm.runtime.streams import SecondStream
 
 __all__ = ["VCD", "contrast"]
 
@@ -33,7 +32,7 @@ def contrast(l: Tensor, noisy: Tensor, alpha: float, beta: float) -> Tensor:
     low, high = torch.finfo(l.dtype).min, torch.finfo(l.dtype).max
     if l.dim() == 3 and l.shape[1] > 1:  # a plain pass has the logits of all positions
         mixed = torch.empty_like(l)
-        for at in blocks(l.shape[1]):
+        for at in token_chunks(l.shape[1]):
             mixed[:, at] = ((1 + alpha) * l[:, at].float() - alpha * noisy[:, at].float()).clamp(low, high)
     else:
         mixed = ((1 + alpha) * l.float() - alpha * noisy.float()).clamp(low, high).to(l.dtype)
@@ -48,38 +47,36 @@ class VCD(Method):
     """Visual contrastive decoding."""
 
     name: ClassVar[str] = "vcd"
-    publication: ClassVar[str] = (
+    paper: ClassVar[str | None] = (
         "Mitigating object hallucinations by visual contrastive decoding (CVPR 2024, arXiv 2311.16922)"
     )
-    mechanism: ClassVar[str] = "subtracts what the model would say of a noised image"
-    forwards: ClassVar[str] = "2 for every pass"
+    summary: ClassVar[str] = "subtracts what the model would say of a noised image"
+    cost: ClassVar[str] = "2 for every pass"
     needs_pixels: ClassVar[bool] = True
 
-    alpha: float = setting(
+    alpha: float = option(
         1.0,
         "weight of the contrast; 0 is off, the plausibility cut included",
         low=0,
         off=0,
         search=(0.25, 2.0),
     )
-    beta: float = setting(
+    beta: float = option(
         0.1,
         "tokens less likely than beta times the likeliest are never said; 0 cuts nothing",
         low=0,
         high=1,
         search=(0.01, 0.5),
     )
-    noise_step: int = setting(
+    noise_step: int = option(
         500,
         "step of the noise schedule, 0 to 999; 500 keeps 0.86 of the image and adds 0.51 noise",
         low=0,
         high=999,
         search=(200, 900),
     )
-    seed: int = setting(0, "of the noise, together with each image's pixels")
-    faithful: bool = setting(
-        False, "noise from the global generator, and only when sampling, as the published code"
-    )
+    seed: int = option(0, "of the noise, together with each image's pixels")
+    faithful: bool = option(False, "noise from the global generator, and only when sampling, as the published code")
 
     def start(self, context: Context) -> Intervention:
         return Contrasting(self, context)
@@ -89,7 +86,7 @@ class Contrasting(Intervention):
     """One run of VCD."""
 
     method: VCD
-    changes_logits = decodes = True
+    changes_logits = acts_in_decode = True
 
     def __init__(self, method: VCD, context: Context) -> None:
         super().__init__(method, context)
@@ -97,37 +94,37 @@ class Contrasting(Intervention):
         self.sampling = True  # or a plain pass
         seed = None if method.faithful else method.seed
         self.stream = SecondStream(
-            method.name, context.anatomy.model, lambda images: noised(images, method.noise_step, seed)
+            method.name, context.parts.model, lambda images: noised(images, method.noise_step, seed)
         )
 
     def open(self, stack: ExitStack) -> None:
         stack.callback(self.stream.end)
 
-    def on_call(self, call: Call) -> None:
+    def on_call(self, call: GenerateCall) -> None:
         self.flips = None
         self.seconds = {"contrast": 0.0}
         self.sampling = bool(call.option("do_sample", False))
         self.stream.start_call(call)
 
-    def on_pass(self, step: Step) -> None:
-        self.stream.start_pass(step)
+    def on_pass(self, fp: ForwardPass) -> None:
+        self.stream.start_pass(fp)
 
     @torch.no_grad()
-    def logits(self, step: Step, logits: Tensor) -> Tensor | None:
-        if self.with_image is None or (self.method.faithful and not self.sampling):
+    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
+        if self.has_image is None or (self.method.faithful and not self.sampling):
             return None
         started = time.perf_counter()
-        other = self.stream.logits(step).to(logits)
+        other = self.stream.logits(fp).to(logits)
         mixed = contrast(logits, other, self.method.alpha, self.method.beta)
-        shows = self.with_image.to(logits.device)
-        new = torch.where(shows.repeat_interleave(step.expand)[:, None, None], mixed, logits)
-        flips = (new.argmax(-1) != logits.argmax(-1)).view(step.rows, -1).sum(-1)
+        shows = self.has_image.to(logits.device)
+        new = torch.where(shows.repeat_interleave(fp.beams)[:, None, None], mixed, logits)
+        flips = (new.argmax(-1) != logits.argmax(-1)).view(fp.batch_size, -1).sum(-1)
         self.flips = flips if self.flips is None else self.flips + flips.to(self.flips.device)
-        self.changes.count(shows.long() * logits.shape[1] * step.expand)
+        self.stats.count(shows.long() * logits.shape[1] * fp.beams)
         self.seconds["contrast"] = self.seconds.get("contrast", 0.0) + time.perf_counter() - started
         return new
 
-    def reason(self, row: int | None) -> str:
+    def inactive_reason(self, row: int | None) -> str:
         return "tokens are not sampled, where the published code does nothing (faithful=True)"
 
     def details(self, row: int | None, acted: bool) -> dict[str, Any]:

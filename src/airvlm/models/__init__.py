@@ -1,4 +1,4 @@
-"""Models: loading them, their anatomy, and what differs between families.
+"""Models: loading them, their parts, and what differs between families.
 
 The paper's two models that transformers does not have, Qwen-VL(-Chat) and GLM-4V-9B, are imported only when asked for,
 and need a newer transformers than the rest of the package does:

@@ -3,7 +3,7 @@
 A family is a transformers `config.model_type`; all that differs between families is a row here, the pixels' layout and
 the plain form of a prompt included. Packages bring more of them by entry points of the group `airvlm.families`. This
 file knows nothing of tensors, hooks or methods, and imports no model code: where the parts of a model are is asked of
-the model itself (anatomy.py).
+the model itself (parts.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -39,8 +39,8 @@ class Family:
     note: str = ""  # what a user should know before reading numbers
     # The section of config.json that marks a model which this package has and transformers has not (models/ported)
     ported: str | None = None
-    # For models whose parts transformers' accessors do not find: model -> Anatomy
-    anatomy: Callable[[Any], Any] | None = None
+    # For models whose parts transformers' accessors do not find: model -> ModelParts
+    parts: Callable[[Any], Any] | None = None
 
 
 def _table(*families: Family) -> Registry[Family]:
@@ -52,9 +52,7 @@ def _adopt(name: str, thing: Any, package: str) -> Family:
     if not isinstance(thing, Family):
         raise TypeError(f"{thing!r} is not an airvlm.models.families.Family")
     if thing.model_type != name:
-        raise TypeError(
-            f"its model_type is {thing.model_type!r}, and the entry point's name must be the same"
-        )
+        raise TypeError(f"its model_type is {thing.model_type!r}, and the entry point's name must be the same")
     return thing
 
 
@@ -147,9 +145,7 @@ FAMILIES: Registry[Family] = _table(
     ),
     Family("glm4v", "GLM-4.1V", "zai-org/GLM-4.1V-9B-Thinking", _NATIVE, "patches", note=_POST_NORM),
     Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, "patches", note=_POST_NORM),
-    Family(
-        "glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, "patches", note=_MIXTURE
-    ),
+    Family("glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, "patches", note=_MIXTURE),
     Family("mistral3", "Mistral Small 3.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", _NATIVE),
     Family(
         "qwen",
@@ -173,7 +169,7 @@ FAMILIES: Registry[Family] = _table(
     ),
 )
 
-# Families that no anatomy can serve, and why
+# Families that no parts can serve, and why
 REFUSED: dict[str, str] = {
     "mllama": "it reads the image by cross-attention and has no image tokens in its sequence, "
     "so there are no visual rows to reinforce",

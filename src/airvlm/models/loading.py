@@ -89,9 +89,7 @@ def _place(device: str | torch.device | None) -> torch.device:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise LoadError(
-            f"device {device}: this machine has none that can be used ({_first_line(error)})"
-        ) from error
+        raise LoadError(f"device {device}: this machine has none that can be used ({_first_line(error)})") from error
     return place
 
 
@@ -105,12 +103,7 @@ def _local_folder(source: str | Path) -> Path | None:
     if path.is_file():
         raise LoadError(f"{path} is a file; give the folder that holds config.json and the safetensors files")
     # A hub name is `name` or `owner/name`; everything else was meant as a path
-    if (
-        isinstance(source, Path)
-        or path.is_absolute()
-        or str(source).count("/") > 1
-        or str(source)[:1] in ".~"
-    ):
+    if isinstance(source, Path) or path.is_absolute() or str(source).count("/") > 1 or str(source)[:1] in ".~":
         raise LoadError(f"no such model folder: {source}")
     return None
 
@@ -196,9 +189,7 @@ def fingerprint(model: nn.Module) -> str:
     config = getattr(model, "config", None)
     if config is not None:
         # where it was loaded from, and by which version, says nothing of what it computes
-        facts = {
-            k: v for k, v in config.to_dict().items() if k not in {"_name_or_path", "transformers_version"}
-        }
+        facts = {k: v for k, v in config.to_dict().items() if k not in {"_name_or_path", "transformers_version"}}
         digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     tensors = dict(model.state_dict())
     everything = sum(t.numel() * t.element_size() for t in tensors.values()) <= HASH_ALL_BELOW

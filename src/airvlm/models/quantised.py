@@ -26,8 +26,6 @@ def any_size_on_a_cpu(model: nn.Module) -> None:
     if any(type(module).__name__ == "Linear8bitLt" for module in modules):
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for module in modules:
-        fits = type(module).__name__ != "Linear4bit" or not (
-            module.in_features % BLOCK or module.out_features % PACKED
-        )
+        fits = type(module).__name__ != "Linear4bit" or not (module.in_features % BLOCK or module.out_features % PACKED)
         if not fits:
             module.support_avx512bf16_for_cpu = False

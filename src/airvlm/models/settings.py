@@ -8,8 +8,8 @@ MemVR never acted on either model (its switch is off by default), so that no pub
 Knows nothing of how the models compute.
 """
 
-from airvlm.hooks.method import Method
-from airvlm.methods.air.config import AIR
+from airvlm.methods.base import Method
+from airvlm.methods.air import AIR
 from airvlm.methods.memvr import MemVR
 
 __all__ = ["SETTINGS"]

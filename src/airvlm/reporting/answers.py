@@ -14,7 +14,7 @@ from typing import Any
 
 from airvlm.evaluation.store import Record
 from airvlm.evaluation.task_results import TaskResults
-from airvlm.images.load import BadImage, load_image
+from airvlm.inputs.images import BadImage, load_image
 from airvlm.tasks.base import Item
 from airvlm.tasks.words.marks import Mark, marks
 
@@ -81,10 +81,7 @@ def chosen(task: TaskResults, limit: int) -> list[int]:
 def answer_cards(name: str, task: TaskResults, limit: int) -> list[AnswerCard]:
     """One card an item."""
     records = {label: task.records(label) for label in task.methods}  # looked up once for all cards
-    return [
-        _card(name, task, i, {label: found[i] for label, found in records.items()})
-        for i in chosen(task, limit)
-    ]
+    return [_card(name, task, i, {label: found[i] for label, found in records.items()}) for i in chosen(task, limit)]
 
 
 def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | None]) -> AnswerCard:

@@ -42,9 +42,7 @@ def _plane(axis, stages: tuple[Stage, ...], key: str) -> None:  # type: ignore[n
     curve = sorted((s.value(trade.x), s.value(trade.ys[0])) for s in last.curve_samples())
     axis.plot(*zip(*curve), "--", color="#999999", label=f"{trade.control} bias")
     vanilla = last.sample(VANILLA)
-    axis.plot(
-        vanilla.value(trade.x), vanilla.value(trade.ys[0]), "o", color="black", label="vanilla", zorder=5
-    )
+    axis.plot(vanilla.value(trade.x), vanilla.value(trade.ys[0]), "o", color="black", label="vanilla", zorder=5)
     names = list(dict.fromkeys(f.candidate.name for f in stages[0].found))
     for k, stage in enumerate(stages):
         for i, name in enumerate(names):

@@ -29,28 +29,18 @@ def figures(runs: Sequence[Results]) -> list[tuple[str, str]]:
     drawn = []
     for run in runs:
         model = str(run.model["name"]).rstrip("/").rsplit("/", 1)[-1]
-        drawn.append(
-            (f"{model}: difference to vanilla, with 95 % intervals; to the right is better.", _effects(run))
-        )
+        drawn.append((f"{model}: difference to vanilla, with 95 % intervals; to the right is better.", _effects(run)))
         for name, task in run.tasks.items():
             known = set(task.scores(VANILLA).definitions)
             if {"CHAIR_S", "recall"} <= known:
-                said = (
-                    "The dashed line is the EOS-bias curve: what saying less buys. A method gains below it."
-                )
-                drawn.append(
-                    (f"{name}, {model}: CHAIR_S over recall. {said}", _trade(task, "recall", "CHAIR_S"))
-                )
+                said = "The dashed line is the EOS-bias curve: what saying less buys. A method gains below it."
+                drawn.append((f"{name}, {model}: CHAIR_S over recall. {said}", _trade(task, "recall", "CHAIR_S")))
                 drawn.append((f"{name}, {model}: CHAIR_I of short and long answers.", _by_length(task)))
             if {"precision", "recall", "yes_ratio"} <= known:
                 said = "The dashed line is drawn by a bias on yes against no alone. A method gains above it."
-                drawn.append(
-                    (f"{name}, {model}: precision over recall. {said}", _trade(task, "recall", "precision"))
-                )
+                drawn.append((f"{name}, {model}: precision over recall. {said}", _trade(task, "recall", "precision")))
         for name, sweep in found_in(run).items():
-            drawn.append(
-                (f"{name}, {model}: what a sweep found, with 95 % intervals.", sweep_svg(sweep, name))
-            )
+            drawn.append((f"{name}, {model}: what a sweep found, with 95 % intervals.", sweep_svg(sweep, name)))
     drawn.append(("CHAIR_S by the cap on new tokens.", _by_cap(runs)))
     return [(caption, svg) for caption, svg in drawn if svg]
 
@@ -88,9 +78,7 @@ def _trade(task: TaskResults, x: str, y: str) -> str:
     if len(samples) > 1:
         points = tuple(Point(sample.value(x), sample.value(y)) for sample in samples)
         series.append(
-            Series(
-                "EOS-bias curve" if y.startswith("CHAIR") else "yes-bias curve", points, line=True, style=8
-            )
+            Series("EOS-bias curve" if y.startswith("CHAIR") else "yes-bias curve", points, line=True, style=8)
         )
     for n, label in enumerate((VANILLA, *_others(task))):
         sample = task.sample(label)
@@ -102,9 +90,7 @@ def _trade(task: TaskResults, x: str, y: str) -> str:
 
 def _by_length(task: TaskResults) -> str:
     """CHAIR_I of each method's answers, grouped by how long they are."""
-    lengths = {
-        label: [counts.get("tokens") for counts in task.scores(label).per_item] for label in task.methods
-    }
+    lengths = {label: [counts.get("tokens") for counts in task.scores(label).per_item] for label in task.methods}
     pooled = [value for found in lengths.values() for value in found if value is not None]
     if len(pooled) < BINS:
         return ""
@@ -137,9 +123,7 @@ def _by_cap(runs: Sequence[Results]) -> str:
                 continue
             for label in task.methods:
                 e = task.sample(label).estimate("CHAIR_S")
-                found.setdefault(f"{task.asked.name} {label}", []).append(
-                    Point(float(cap), e.value, e.low, e.high)
-                )
+                found.setdefault(f"{task.asked.name} {label}", []).append(Point(float(cap), e.value, e.low, e.high))
     series = [Series(name, tuple(points), line=True) for name, points in found.items()]
     if len({point.x for one in series for point in one.points}) < 2:
         return ""

@@ -30,9 +30,7 @@ def paper_method(label: str) -> str | None:
 
 def paper_model(name: str) -> str | None:
     """The paper's name for a checkpoint, if it is one of the paper's."""
-    return next(
-        (model for model, parts in MODELS.items() if any(part in name.lower() for part in parts)), None
-    )
+    return next((model for model, parts in MODELS.items() if any(part in name.lower() for part in parts)), None)
 
 
 def labels_of(tasks: Sequence[TaskResults]) -> list[str]:
@@ -132,9 +130,7 @@ def _notes(family: str, parts: Sequence[_Part]) -> list[str]:
         "columns at equal recall or yes-ratio decide."
     ]
     if any(part.beside for part in parts):
-        notes.append(
-            f"Columns headed 'the paper' are the paper's own figures, not measured here: {CITATION}."
-        )
+        notes.append(f"Columns headed 'the paper' are the paper's own figures, not measured here: {CITATION}.")
         if any(part.model is None for part in parts):
             notes.append(
                 "The model here is none of the paper's, nor are the images: its figures can be "

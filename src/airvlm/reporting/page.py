@@ -52,9 +52,7 @@ class Page:
 
     @classmethod
     def of(cls, runs: Sequence[Results]) -> Page:
-        full = [
-            task_sheet(f"{name}: {_model(run)}", task) for run in runs for name, task in run.tasks.items()
-        ]
+        full = [task_sheet(f"{name}: {_model(run)}", task) for run in runs for name, task in run.tasks.items()]
         problems = [f"{_model(run)}: {problem}" for run in runs for problem in run.problems()]
         notes = [f"{_model(run)}: {note}" for run in runs for note in run.notes()]
         return cls(

@@ -303,18 +303,12 @@ def printed(task: str, max_new_tokens: int | None = None) -> Printed | None:
     if kind == "chair":
         if max_new_tokens in _CHAIR_LONG:
             rows: dict[str, dict[str, Row]] = {LLAVA: dict(_CHAIR_LONG[max_new_tokens])}
-            return Printed(
-                f"generation length ({max_new_tokens} tokens)", ("CHAIR_S", "CHAIR_I", "recall"), rows
-            )
+            return Printed(f"generation length ({max_new_tokens} tokens)", ("CHAIR_S", "CHAIR_I", "recall"), rows)
         return _CHAIR_32 if max_new_tokens == 32 else _CHAIR
     if kind == "pope":
         dataset, _, setting = rest.rpartition("-")
         known = setting in ("random", "popular", "adversarial")
-        return (
-            _pope(dataset or "coco", setting)
-            if known and (dataset or "coco") in ("coco", "aokvqa", "gqa")
-            else None
-        )
+        return _pope(dataset or "coco", setting) if known and (dataset or "coco") in ("coco", "aokvqa", "gqa") else None
     if task in ("mme", "mmbench"):
         return _MME if task == "mme" else _MMBENCH
     return _OTHERS.get(task)

@@ -64,9 +64,7 @@ DISTURBED = Printed(
         QWEN: {"vanilla": (23.5, 11.9, 16.8), "air": (21.4, 8.9, 13.7)},
     },
 )
-RANDOM = _llava(
-    "Table 18 (random crops)", {"vanilla": _VANILLA, "random patch": (22.3, 6.9, 13.1), "air": _AIR}
-)
+RANDOM = _llava("Table 18 (random crops)", {"vanilla": _VANILLA, "random patch": (22.3, 6.9, 13.1), "air": _AIR})
 NOISED = _llava(
     "Table 21 (noised and averaged crops)",
     {

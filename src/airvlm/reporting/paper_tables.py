@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from airvlm.evaluation.statistics import attainable
 from airvlm.evaluation.sweeps import Setting, controls_of, varied
 from airvlm.evaluation.task_results import VANILLA
-from airvlm.hooks.method import Method
+from airvlm.methods.base import Method
 from airvlm.methods import parse_method
 from airvlm.reporting import paper_ablations as ablations
 from airvlm.reporting.paper import (
@@ -149,9 +149,7 @@ def _against(*controls: tuple[str, str]) -> Variations:
 # -- the tables
 
 _IMAGES = "the list of COCO images is not published (A25): every figure of CHAIR is of another draw of 500"
-_GLM = (
-    "GLM-4V-9B: MemVR's row equals vanilla's, as of a baseline that never acted, and AIR's equals VAF's (I6)"
-)
+_GLM = "GLM-4V-9B: MemVR's row equals vanilla's, as of a baseline that never acted, and AIR's equals VAF's (I6)"
 _JUDGE = "the judge's version and prompt are not said, and the judges of that time are no longer served"
 _TAU = "the printed tau = 0.06 asks for a mean matched cosine of 0.94, which is rarely met (A10): keep=3 stands for it"
 _VANILLA = (

@@ -118,9 +118,7 @@ def scatter(title: str, x_title: str, y_title: str, series: Sequence[Series]) ->
             line = (0, (4, 3)) if s.line else "none"
             size = 3.5 if s.line else 5.5
             xs, ys = [p.x for p in points], [p.y for p in points]
-            handles += axes.plot(
-                xs, ys, color=colour, marker=shape, linestyle=line, linewidth=1.2, markersize=size
-            )
+            handles += axes.plot(xs, ys, color=colour, marker=shape, linestyle=line, linewidth=1.2, markersize=size)
         axes.set_xlabel(x_title)
         axes.set_ylabel(y_title)
         axes.margins(0.06)

@@ -73,9 +73,7 @@ def blocks(text: str) -> list[Block]:
         task, of, source = " ".join(match["head"].split()).partition(" of ")
         block = Block(task.strip(), source, match["table"])
         if not (of and task and source) or BEGIN in match["table"]:
-            raise ValueError(
-                f"a marker reads '{BEGIN} TASK of COMMAND -->' and ends with '{END}', not {task!r}"
-            )
+            raise ValueError(f"a marker reads '{BEGIN} TASK of COMMAND -->' and ends with '{END}', not {task!r}")
         words = block.command
         if words is not None and (words[:1] != ["evaluate"] or "--out" not in words[:-1]):
             raise ValueError(f"results of {task}: the command must be airvlm evaluate ... --out FOLDER ...")

@@ -97,9 +97,7 @@ def compared(part: PaperPart, task: TaskResults, rows: Sequence[PaperRow], model
             itself = row.label == VANILLA
             change = None if itself else sample.difference(vanilla, metric)
             moved = None if itself or paper is None or base[metric] is None else paper - (base[metric] or 0.0)
-            found.append(
-                Compared(part.key, row.name, row.label, metric, paper, sample.estimate(metric), moved, change)
-            )
+            found.append(Compared(part.key, row.name, row.label, metric, paper, sample.estimate(metric), moved, change))
     return found
 
 

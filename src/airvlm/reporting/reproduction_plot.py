@@ -41,9 +41,7 @@ def draw_changes(path: Path, cells: Sequence[Compared]) -> bool:
         names = [f"{c.part}: {c.label}" if several else c.label for c in shown]
         axes.set_yticks(range(len(shown)), names)
         axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlabel(
-            f"{' / '.join(dict.fromkeys(leads.values()))}, change against vanilla (95 % interval)"
-        )
+        axes.set_xlabel(f"{' / '.join(dict.fromkeys(leads.values()))}, change against vanilla (95 % interval)")
         drawn.legend(loc="outside lower left", ncols=2, frameon=False)
         drawn.savefig(path, dpi=120)
     return True

@@ -166,9 +166,7 @@ def markdown_table(sheet: Sheet) -> str:
     titles = [sheet.full_title(column) for column in sheet.columns]
     lines = [_md_row([sheet.corner, *titles]), "|---" + "|---:" * len(titles) + "|"]
     for label, cells in sheet.rows:
-        lines.append(
-            _md_row([label, *(" ".join(cell.lines) for cell in cells)], [False, *(c.best for c in cells)])
-        )
+        lines.append(_md_row([label, *(" ".join(cell.lines) for cell in cells)], [False, *(c.best for c in cells)]))
     return "\n".join(lines) + "\n"
 
 

@@ -38,9 +38,7 @@ def legend(run: Results) -> list[str]:
     trades = [t.trade_off for t in run.tasks.values() if t.curve]
     for control, x in dict.fromkeys((trade.control, trade.x) for trade in trades if trade):
         what = "saying less" if control == "shorter" else "a leaning to yes or no"
-        lines.append(
-            f"Δ at equal {x.replace('_', '-')}: what is left when {what} is taken out (curve of `{control}`)."
-        )
+        lines.append(f"Δ at equal {x.replace('_', '-')}: what is left when {what} is taken out (curve of `{control}`).")
     return [*lines, f"answers: {run.folder}"]
 
 
@@ -54,6 +52,4 @@ def problem_table(problems: Sequence[str]) -> Table:
 
 def to_json(run: Results) -> Json:
     """{task: {method: {metric: {"value", "low", "high", "n"}}}}, in the tasks' own units (percent)."""
-    return {
-        name: {label: task.figures_json(label) for label in task.methods} for name, task in run.tasks.items()
-    }
+    return {name: {label: task.figures_json(label) for label in task.methods} for name, task in run.tasks.items()}

@@ -104,9 +104,7 @@ def figure_columns(task: TaskResults, labels: Sequence[str], metrics: Sequence[s
     ]
 
 
-def figure_cells(
-    task: TaskResults, metric: str, labels: Sequence[str], brief: bool = False
-) -> dict[str, Cell]:
+def figure_cells(task: TaskResults, metric: str, labels: Sequence[str], brief: bool = False) -> dict[str, Cell]:
     """A metric of every method; bold where it is the best by more than the interval of each difference."""
     samples = {label: task.sample(label) for label in labels if label in task.methods or label == VANILLA}
     better = task.scores(VANILLA).definitions[metric].better
@@ -147,9 +145,7 @@ def at_equal_columns(task: TaskResults, others: Sequence[str], trade: TradeOff |
 def matched_columns(task: TaskResults, others: Sequence[str], trade: TradeOff | None) -> Columns:
     """Each control at the strength of what it controls, and what the method is worth beyond it."""
     controls = [label for label in others if label in task.matched]
-    controls = [
-        label for label in controls if all(r is not None for r in task.records(task.matched[label]["label"]))
-    ]
+    controls = [label for label in controls if all(r is not None for r in task.records(task.matched[label]["label"]))]
     if trade is None or not controls:
         return []
     y = trade.ys[0]
@@ -166,9 +162,7 @@ def matched_columns(task: TaskResults, others: Sequence[str], trade: TradeOff | 
         if facts["controls"] in task.methods:
             method = task.sample(facts["controls"])
             minus = method.difference(task.sample(facts["label"]), y)
-            beyond[label] = _signed(
-                minus, better, f"{_x(trade)} {signed(_other(task, facts, trade))}", sure=False
-            )
+            beyond[label] = _signed(minus, better, f"{_x(trade)} {signed(_other(task, facts, trade))}", sure=False)
     columns = [(Column(f"Δ {y} at equal {_x(trade)}", "control, matched"), own)]
     if beyond:
         columns.append((Column(f"{y} of the method minus it", "control, matched"), beyond))

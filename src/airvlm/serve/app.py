@@ -84,9 +84,7 @@ def make_app(
     @app.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
         if name not in model_names(vlm):
-            raise ApiError(
-                404, f"the model {name!r} is not served here", param="model", code="model_not_found"
-            )
+            raise ApiError(404, f"the model {name!r} is not served here", param="model", code="model_not_found")
         return _model(name)
 
     @app.post("/v1/chat/completions")

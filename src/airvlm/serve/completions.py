@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airvlm import VLM, Method, parse_method
-from airvlm.images.load import load_image, read_image
+from airvlm.inputs.images import load_image, read_image
 from airvlm.serve.errors import ApiError
 from airvlm.serve.jobs import Done, Failed, Job, Piece, Sampling, TokenChance
 from airvlm.serve.limits import Limits
@@ -136,14 +136,12 @@ class Completion:
     def _row(self, allow_urls: bool) -> Any:
         ask, limits = self.request, self.limits
         if len(ask.urls) > limits.images:
-            raise ApiError(
-                400, f"{len(ask.urls)} images: this server takes at most {limits.images}", param="messages"
-            )
+            raise ApiError(400, f"{len(ask.urls)} images: this server takes at most {limits.images}", param="messages")
         if sum(map(len, ask.texts)) > limits.prompt:
             raise ApiError(400, f"the texts are longer than {limits.prompt} characters", param="messages")
         images = [self._image(url, allow_urls) for url in ask.urls]
         try:
-            return self.vlm.encoder.read(images, [_turn(message) for message in ask.messages])
+            return self.vlm.builder.read(images, [_turn(message) for message in ask.messages])
         except ValueError as error:
             raise ApiError(400, str(error), param="messages") from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airvlm import Method
-from airvlm.images.inputs import Request
+from airvlm.inputs.builder import Request
 from airvlm.report import Report
 from airvlm.serve.text import GrowingText
 
@@ -109,7 +109,5 @@ class Job:
         if self.streams and (piece := self.text.rest()):
             self.send(Piece(piece))
         tokens = len(self.text.tokens)
-        done: Any = Done(
-            self.text.whole(), tokens, prompt_tokens, self.reason or "length", report, tuple(self.chances)
-        )
+        done: Any = Done(self.text.whole(), tokens, prompt_tokens, self.reason or "length", report, tuple(self.chances))
         self.send(done)

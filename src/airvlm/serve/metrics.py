@@ -16,9 +16,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("airvlm_requests", "Requests by status", ["status"], registry=registry)
         self.answers = Counter("airvlm_answers", "Answers by method", ["method"], registry=registry)
-        self.fired = Counter(
-            "airvlm_fired", "Answers in which the method acted", ["method"], registry=registry
-        )
+        self.fired = Counter("airvlm_fired", "Answers in which the method acted", ["method"], registry=registry)
         self.tokens = Counter("airvlm_tokens", "Tokens read and written", ["kind"], registry=registry)
         self.seconds = Histogram("airvlm_request_seconds", "Seconds of a request", registry=registry)
         self.batches = Histogram(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from airvlm import Method, parse_method
-from airvlm.images.prompts import DESCRIBE
+from airvlm.inputs.prompts import DESCRIBE
 from airvlm.report import Report
 from airvlm.reporting.differences import differences
 from airvlm.tasks import load_task
@@ -104,9 +104,7 @@ def cards(shown: Sequence[MethodCard], truth: Collection[str] | None = None) -> 
     first = shown[0].text if shown else ""
     there = f'<p class="air-truth">In the image: {html.escape(", ".join(sorted(truth)))}</p>' if truth else ""
     return there + (
-        '<div class="air-cards" aria-live="polite">'
-        + "".join(_card(c, first, truth) for c in shown)
-        + "</div>"
+        '<div class="air-cards" aria-live="polite">' + "".join(_card(c, first, truth) for c in shown) + "</div>"
     )
 
 
@@ -132,9 +130,7 @@ def _marked(first: str, text: str, truth: Collection[str] | None) -> str:
     for start, end, changed in _stretches(first, text, wrong):
         piece = html.escape(text[start:end])
         absent = any(mark.start <= start < mark.end for mark in wrong)
-        kinds = [
-            name for name, so in (("air-changed", changed), ("air-absent", absent)) if so and piece.strip()
-        ]
+        kinds = [name for name, so in (("air-changed", changed), ("air-absent", absent)) if so and piece.strip()]
         title = ' title="not in the image"' if absent else ""
         parts.append(f'<mark class="{" ".join(kinds)}"{title}>{piece}</mark>' if kinds else piece)
     return "".join(parts)

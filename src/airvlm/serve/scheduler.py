@@ -166,9 +166,7 @@ class _Progress(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
         if not self.prompts:
             prompt = input_ids[:, :-1]
-            padding = (
-                prompt.eq(-1 if self.pad is None else self.pad).long().cumprod(-1).sum(-1)
-            )  # they pad on the left
+            padding = prompt.eq(-1 if self.pad is None else self.pad).long().cumprod(-1).sum(-1)  # they pad on the left
             self.prompts = (prompt.shape[1] - padding).tolist()
         for i, (job, token) in enumerate(zip(self.jobs, input_ids[:, -1].tolist(), strict=True)):
             if job.cancelled.is_set():

@@ -127,18 +127,13 @@ class ChatRequest(_Strict):
 
     @property
     def texts(self) -> list[str]:
-        return [
-            part.text for message in self.messages for part in message.parts if isinstance(part, TextPart)
-        ]
+        return [part.text for message in self.messages for part in message.parts if isinstance(part, TextPart)]
 
     @property
     def urls(self) -> list[str]:
         """Addresses of all images, in the order of the conversation."""
         return [
-            part.image_url.url
-            for message in self.messages
-            for part in message.parts
-            if isinstance(part, ImagePart)
+            part.image_url.url for message in self.messages for part in message.parts if isinstance(part, ImagePart)
         ]
 
 
@@ -148,9 +143,7 @@ def parse_request(data: Any) -> ChatRequest:
         raise ApiError(400, "the body must be a JSON object with model and messages")
     for name, harmless in NEUTRAL.items():
         if name in data and data[name] not in harmless:
-            raise ApiError(
-                400, f"{name} is not supported by this server: leave it out", param=name, code="unsupported"
-            )
+            raise ApiError(400, f"{name} is not supported by this server: leave it out", param=name, code="unsupported")
     kept = {name: value for name, value in data.items() if name not in NEUTRAL and name not in IGNORED}
     try:
         return ChatRequest.model_validate(kept)

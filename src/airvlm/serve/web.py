@@ -14,8 +14,8 @@ import gradio as gr
 
 from airvlm import VLM, Answer, parse_method, tiny
 from airvlm.analysis.look import draw_look
-from airvlm.images.load import load_image, read_image
-from airvlm.images.prompts import DESCRIBE
+from airvlm.inputs.images import load_image, read_image
+from airvlm.inputs.prompts import DESCRIBE
 from airvlm.serve.page import STRENGTHS, MethodCard, cards, command_line, specs
 
 __all__ = ["make_page"]
@@ -47,9 +47,7 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
         path: str | None, question: str, methods: list[str], scene: str | None, *values: float
     ) -> Iterator[tuple[Any, ...]]:
         if path is None:
-            raise gr.Error(
-                "Drop one, or take an example.", title="Choose an image first", print_exception=False
-            )
+            raise gr.Error("Drop one, or take an example.", title="Choose an image first", print_exception=False)
         try:
             image = read_image(load_image(path, max_pixels=max_pixels))
         except ValueError as error:
@@ -84,9 +82,7 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
         return str(scene.path), scene.id
 
     with gr.Blocks(title=f"airvlm: {vlm.name}") as page:
-        gr.Markdown(
-            f"# airvlm\nThe same model, **{vlm.name}**, as it is and under methods that need no training."
-        )
+        gr.Markdown(f"# airvlm\nThe same model, **{vlm.name}**, as it is and under methods that need no training.")
         scene = gr.State(None)
         with gr.Row():
             with gr.Column(scale=2, min_width=300):
@@ -102,9 +98,7 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
                         elem_id="examples",
                     )
                 question = gr.Textbox(DESCRIBE, label="Question", lines=2, elem_id="question")
-                methods = gr.CheckboxGroup(
-                    CHOICES, value=["air"], label="Methods beside vanilla", elem_id="methods"
-                )
+                methods = gr.CheckboxGroup(CHOICES, value=["air"], label="Methods beside vanilla", elem_id="methods")
                 with gr.Accordion("Strengths", open=False):
                     sliders = [
                         gr.Slider(
@@ -127,9 +121,7 @@ def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -
                 gr.Markdown(LEGEND)
                 gr.Markdown("### Crops, their distances, and which were kept")
                 drawn = gr.Image(show_label=False, interactive=False, elem_id="drawing")
-                share = gr.Textbox(
-                    label="The same in a terminal", interactive=False, buttons=["copy"], elem_id="share"
-                )
+                share = gr.Textbox(label="The same in a terminal", interactive=False, buttons=["copy"], elem_id="share")
         inputs = [image, question, methods, scene, *sliders]
         outputs = [answers, drawn, share]
         if scenes:

@@ -66,17 +66,11 @@ _OWN: dict[str, TaskEntry] = {
         "pope:Pope", "POPE with questions made from your own annotated images", {"dataset": "annotated"}
     ),
     "amber": TaskEntry("amber:Amber", "AMBER, descriptions: CHAIR, Cover, Hal, Cog"),
-    "amber-yesno": TaskEntry(
-        "amber_yesno:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"
-    ),
-    "object-halbench": TaskEntry(
-        "object_halbench:ObjectHalBench", "Object HalBench: response and mention rates"
-    ),
+    "amber-yesno": TaskEntry("amber_yesno:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"),
+    "object-halbench": TaskEntry("object_halbench:ObjectHalBench", "Object HalBench: response and mention rates"),
     "mme": TaskEntry("mme:MME", "MME: 14 subtasks, acc + acc+"),
     "mmbench": TaskEntry("mmbench:MMBench", "MMBench with circular evaluation"),
-    "hallusionbench": TaskEntry(
-        "hallusionbench:HallusionBench", "HallusionBench: aAcc, fAcc, qAcc, easy, hard"
-    ),
+    "hallusionbench": TaskEntry("hallusionbench:HallusionBench", "HallusionBench: aAcc, fAcc, qAcc, easy, hard"),
     "vstar": TaskEntry("vstar:VStar", "V* Bench: likelihood or letter protocol"),
     "mmhal": TaskEntry("mmhal:MMHal", "MMHal-Bench, judged 0-6"),
     "mmvet": TaskEntry("mmvet:MMVet", "MM-Vet, judged 0-1"),
@@ -89,9 +83,7 @@ _OWN: dict[str, TaskEntry] = {
         for setting in ("random", "popular", "adversarial")
     },
     **{
-        f"tiny-{kind}": TaskEntry(
-            "tiny:TinyYesNo", f"yes/no questions on {kind}, two an image", {"subtask": kind}
-        )
+        f"tiny-{kind}": TaskEntry("tiny:TinyYesNo", f"yes/no questions on {kind}, two an image", {"subtask": kind})
         for kind in ("existence", "count", "position", "colour")
     },
 }
@@ -110,9 +102,7 @@ def _adopt(name: str, thing: Any, package: str) -> TaskEntry:
 TASKS: Registry[TaskEntry] = Registry("airvlm.tasks", _OWN, _adopt)
 
 
-def load_task(
-    name: str, data: str | Path | None = None, *, variant: str | None = None, **options: Any
-) -> Task:
+def load_task(name: str, data: str | Path | None = None, *, variant: str | None = None, **options: Any) -> Task:
     """A task by name, with a named variant of it and options for its fields."""
     if name in TASKS:
         entry = TASKS[name]

@@ -119,9 +119,7 @@ def _read_files(folder: Path, changed: int) -> AmberFiles:
     related = read_json(folder / "relation.json")
     if not isinstance(related, dict) or not all(_names(words) for words in related.values()):
         raise ValueError(f"{folder / 'relation.json'}: expected a JSON object of word -> [words]")
-    safe = frozenset(
-        line.strip() for line in read_text(folder / "safe_words.txt").splitlines() if line.strip()
-    )
+    safe = frozenset(line.strip() for line in read_text(folder / "safe_words.txt").splitlines() if line.strip())
     file = folder / "annotations.json"
     notes = checked(Annotation, read_records(file), file)
     annotations = {note.id: {"type": note.type, "truth": note.truth, "hallu": note.hallu} for note in notes}
@@ -228,9 +226,7 @@ def read_amber_answers(
         raise TaskDataMissing(f"amber: give --truth FOLDER with {NEED}")
     files = amber_files(Path(truth))
     records = checked(AmberAnswer, read_records(answers), answers)
-    rest = [
-        one for one in records if one.id not in files.annotations or ours(files.annotations[one.id]["type"])
-    ]
+    rest = [one for one in records if one.id not in files.annotations or ours(files.annotations[one.id]["type"])]
     if records and not rest:
         raise ValueError(f"{answers} answers none of this task's items: score it with {other}")
     numbers = [number for number, note in files.annotations.items() if ours(note["type"])]

@@ -23,7 +23,7 @@ from airvlm.tasks.amber import (
     read_amber_answers,
 )
 from airvlm.tasks.base import Counts, Item, Metric, Scores, Task, read_records
-from airvlm.tasks.words.yesno import YesNo, read_yes_no
+from airvlm.tasks.words.yesno import YesBias, read_yes_no
 
 __all__ = ["AmberYesNo"]
 
@@ -89,9 +89,9 @@ class AmberYesNo(Task):
             for query in read_records(amber_file(folder, "query_discriminative.json"))[:limit]
         ]
 
-    def parse(self, item: Item, text: str) -> YesNo | None:
+    def parse(self, item: Item, text: str) -> YesBias | None:
         if self.parser == "official":
-            exact: dict[str, YesNo] = {"Yes": "yes", "No": "no"}
+            exact: dict[str, YesBias] = {"Yes": "yes", "No": "no"}
             return exact.get(text)
         return read_yes_no(text, item.truth, "strict")
 
@@ -103,9 +103,7 @@ class AmberYesNo(Task):
             said = None if answer is None else self.parse(item, answer)
             groups = ("all", *_GROUPS[item.meta["type"]])
             present |= set(groups)
-            counts: dict[str, float] = (
-                {"missing": 1.0} if answer is None else {"unparsed": float(said is None)}
-            )
+            counts: dict[str, float] = {"missing": 1.0} if answer is None else {"unparsed": float(said is None)}
             for name in groups if answer is not None else ():
                 counts[f"{name}.n"] = 1.0
                 counts[f"{name}.correct"] = float(said == item.truth)
@@ -113,9 +111,7 @@ class AmberYesNo(Task):
                 counts[f"{name}.no"] = float(item.truth == "no")
                 counts[f"{name}.both_no"] = float(said == "no" == item.truth)
             per_item.append(counts)
-            details.append(
-                {"id": item.id, "label": item.truth, "parsed": said, "correct": said == item.truth}
-            )
+            details.append({"id": item.id, "label": item.truth, "parsed": said, "correct": said == item.truth})
         metrics: dict[str, Metric] = {}
         for name in (name for name in _ORDER if name in present):
             starts = GUARD * _PARTS.get(name, 1)

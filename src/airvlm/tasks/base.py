@@ -105,14 +105,10 @@ class Scores:
     per_item: list[dict[str, float]]  # one dict of counts an item, in the items' order
     definitions: Mapping[str, Metric]
     groups: list[str]  # the unit of resampling of each item, see Item.group
-    details: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # for people: what was parsed, objects found, ...
+    details: list[dict[str, Any]] = field(default_factory=list)  # for people: what was parsed, objects found, ...
     notes: tuple[str, ...] = ()  # what the reader of the table has to know
     coverage: Coverage | None = None  # how the answers met the items; None: every item was asked
-    record: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # what the files themselves add to the task's settings
+    record: Mapping[str, Any] = field(default_factory=dict)  # what the files themselves add to the task's settings
 
     @classmethod
     def of(
@@ -223,9 +219,7 @@ class Task:
 
     name: ClassVar[str] = ""
     kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "yesno"
-    protocol: ClassVar[Literal["text", "likelihood"]] = (
-        "text"  # likelihood: the answer is a JSON list, one per option
-    )
+    protocol: ClassVar[Literal["text", "likelihood"]] = "text"  # likelihood: the answer is a JSON list, one per option
     max_new_tokens: ClassVar[int] = 64  # the benchmark's usual cap; the runner may be told another
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # --variant NAME -> field values
     renamed: ClassVar[Mapping[str, str]] = {}  # former name of an option -> its name

@@ -104,11 +104,7 @@ class Bleu(Task):
         references: dict[str, list[str]] = {}
         if truth is not None:
             references = read_references(truth)
-        elif (
-            kind_of(answers) == ".json"
-            and isinstance(content := read_json(answers), dict)
-            and "refs" in content
-        ):
+        elif kind_of(answers) == ".json" and isinstance(content := read_json(answers), dict) and "refs" in content:
             references = {image_key(image): texts for image, texts in references_in(content, answers)}
         if not any(one.key in references for one in given):
             raise ValueError(

@@ -59,11 +59,7 @@ def seeded_images(images: Collection[str], seed: int, split: str, count: int = I
 def labelled_images(file: Path, images: Collection[str], seed: int, split: str, count: int) -> list[str]:
     """Those of the images that a split holds: all that the file's own split names, else our list of `count`."""
     own, known = read_split(file, split), set(images)
-    return (
-        seeded_images(images, seed, split, count)
-        if own is None
-        else [image for image in own if image in known]
-    )
+    return seeded_images(images, seed, split, count) if own is None else [image for image in own if image in known]
 
 
 def chair_counts(
@@ -94,9 +90,7 @@ class Chair(Task):
     seed: int = 0  # of the list of images
     tagger: TaggerChoice = "auto"  # of wordnet: NLTK's where it is installed, else rules that come near it
     count: int = IMAGES  # images in the list of each split
-    objects: Path | None = (
-        None  # labels of one's own images: JSON of image -> [object names]; see files/labels.py
-    )
+    objects: Path | None = None  # labels of one's own images: JSON of image -> [object names]; see files/labels.py
 
     name: ClassVar[str] = "chair"
     kind = "caption"

@@ -16,9 +16,7 @@ from typing import Generic, TypeVar
 __all__ = ["Coverage", "Given", "known_images", "match"]
 
 T = TypeVar("T")
-DATABASE = (
-    10  # ground truth of this many times more images than are described is a collection, not the task's list
-)
+DATABASE = 10  # ground truth of this many times more images than are described is a collection, not the task's list
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,7 @@ def match(
     unknown = [one for one in given if one.key not in expected]
     if len(unknown) == len(given):
         theirs, ours = ", ".join(one.key for one in given[:3]), ", ".join(list(keys)[:2])
-        raise ValueError(
-            f"{path}: no answer has the id of an item (the file's ids: {theirs}; ours: {ours}, …)"
-        )
+        raise ValueError(f"{path}: no answer has the id of an item (the file's ids: {theirs}; ours: {ours}, …)")
     doubled = _doubled(given)
     if not lenient:
         refuse(doubled, path, "has an id that stood there before", "the last of each counts with --lenient")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from airvlm.images.load import load_image
+from airvlm.inputs.images import load_image
 from airvlm.tasks.base import DESCRIBE, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import read_records
@@ -44,9 +44,7 @@ class GPT4V(JudgedTask):
     name: ClassVar[str] = "gpt4v"
     max_new_tokens: ClassVar[int] = 512
     renamed: ClassVar[Mapping[str, str]] = {"pictures": "images"}
-    source: ClassVar[str] = (
-        "VCD (Leng et al.), prompt as in OPERA; any folder of images, VCD: LLaVA-Bench in the wild"
-    )
+    source: ClassVar[str] = "VCD (Leng et al.), prompt as in OPERA; any folder of images, VCD: LLaVA-Bench in the wild"
     judge_prompt: ClassVar[str] = (
         "You see a picture, and what two AI assistants answered when they were asked:\n{question}\n\n"
         "[Assistant 1]\n{first}\n[End of Assistant 1]\n\n[Assistant 2]\n{second}\n[End of Assistant 2]\n\n"
@@ -77,9 +75,7 @@ class GPT4V(JudgedTask):
             ]
         paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
         if not paths:
-            raise TaskDataMissing(
-                f"gpt4v: no images ({', '.join(SUFFIXES)}) and no questions.jsonl in {folder}"
-            )
+            raise TaskDataMissing(f"gpt4v: no images ({', '.join(SUFFIXES)}) and no questions.jsonl in {folder}")
         drawn = sorted(random.Random(self.seed).sample(paths, min(self.images, len(paths))))
         return [Item(path.stem, path, DESCRIBE) for path in drawn[:limit]]
 
@@ -88,15 +84,11 @@ class GPT4V(JudgedTask):
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         if self.against is None:
-            how = (
-                "this benchmark compares two methods: airvlm score gpt4v RUN --data IMAGES --set method=NAME"
-            )
+            how = "this benchmark compares two methods: airvlm score gpt4v RUN --data IMAGES --set method=NAME"
             return unjudged({item.id: text for item, text in zip(items, answers, strict=True)}, how)
         return self.compare(items, answers, _plain_answers(items, self.against))
 
-    def compare(
-        self, items: Sequence[Item], answers: Sequence[str | None], others: Sequence[str | None]
-    ) -> Scores:
+    def compare(self, items: Sequence[Item], answers: Sequence[str | None], others: Sequence[str | None]) -> Scores:
         """Scores of `answers` beside `others`; an item that lacks either, or a verdict, is missing."""
         asked = [i for i in range(len(items)) if answers[i] is not None and others[i] is not None]
         shown = {i: _data_url(items[i].image) for i in asked}
@@ -115,9 +107,7 @@ class GPT4V(JudgedTask):
                 per_item.append(missing())
                 continue
             ours, theirs = verdict
-            counts = (
-                {"n": 1.0} | dict(zip(ASPECTS, ours)) | {f"{a}_other": v for a, v in zip(ASPECTS, theirs)}
-            )
+            counts = {"n": 1.0} | dict(zip(ASPECTS, ours)) | {f"{a}_other": v for a, v in zip(ASPECTS, theirs)}
             per_item.append(counts)
         details = [{**counts} for counts in per_item]
         return Scores(per_item, _METRICS, [item.group for item in items], details)
@@ -150,9 +140,7 @@ def read_aspects(verdict: str) -> tuple[float, ...] | None:
     """(accuracy 1, accuracy 2, detailedness 1, detailedness 2) of a verdict, if it names all four within 1 to 10."""
     scores: list[float] = []
     for aspect in ASPECTS:
-        named = re.search(
-            rf"{aspect}\W*?:?\s*\**\s*(\d+(?:\.\d+)?)[\s,/]+(\d+(?:\.\d+)?)", verdict, re.IGNORECASE
-        )
+        named = re.search(rf"{aspect}\W*?:?\s*\**\s*(\d+(?:\.\d+)?)[\s,/]+(\d+(?:\.\d+)?)", verdict, re.IGNORECASE)
         if named is None:
             return None
         scores += [float(named[1]), float(named[2])]
@@ -180,9 +168,6 @@ class Gain:
 
 _METRICS: Mapping[str, Metric] = {
     **{f"{aspect}_10": Metric(Ratio(aspect, "n", scale=1.0)) for aspect in ASPECTS},
-    **{
-        f"{aspect}_10_other": Metric(Ratio(f"{aspect}_other", "n", scale=1.0), "neither")
-        for aspect in ASPECTS
-    },
+    **{f"{aspect}_10_other": Metric(Ratio(f"{aspect}_other", "n", scale=1.0), "neither") for aspect in ASPECTS},
     **{f"{aspect}_gain": Metric(Gain(aspect)) for aspect in ASPECTS},
 }

@@ -70,9 +70,7 @@ class HallusionBench(JudgedTask):
         folder = self.folder(f"{FILE} and the figures (hallusion_bench/VD/… and VS/…), from {WHERE}")
         if not (folder / FILE).is_file():
             raise TaskDataMissing(f"hallusionbench: {folder / FILE} is not there; get it from {WHERE}")
-        items = [
-            _item(record, folder) for record in checked(Truth, read_records(folder / FILE), folder / FILE)
-        ]
+        items = [_item(record, folder) for record in checked(Truth, read_records(folder / FILE), folder / FILE)]
         return [item for item in items if item.image or not self.images_only][:limit]
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -102,9 +100,7 @@ class HallusionBench(JudgedTask):
         for item, text, word in zip(items, answers, said):
             verdict = UNCLEAR if word is None else RIGHT if word == item.truth else WRONG
             graded.append(None if text is None else Graded(verdict, word == original.get(_pair(item))))
-        return _scores(
-            items, graded, [{"parsed": word} for word in said], unparsed=[word is None for word in said]
-        )
+        return _scores(items, graded, [{"parsed": word} for word in said], unparsed=[word is None for word in said])
 
     def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
         """Official records: with the verdict of a judge (…_gpt_check), or with model_prediction to be graded."""
@@ -116,15 +112,11 @@ class HallusionBench(JudgedTask):
         lines = [getattr(record, "line", 0) for record in records]
         if check is not None:
             judged = {"verdict": check, "same": "same"}
-            rows = [
-                Row.at({k: record.get(v) for k, v in judged.items()}, n) for record, n in zip(records, lines)
-            ]
+            rows = [Row.at({k: record.get(v) for k, v in judged.items()}, n) for record, n in zip(records, lines)]
             verdicts = [_recorded_grade(one) for one in checked(Judged, rows, answers)]
             truths = [_item(one, None) for one in checked(Truth, records, answers)]
             given = [Given(item.id, n, line) for n, (item, line) in enumerate(zip(known, lines))]
-            places, coverage = match(
-                list(dict.fromkeys(i.id for i in known)), given, answers, lenient=lenient
-            )
+            places, coverage = match(list(dict.fromkeys(i.id for i in known)), given, answers, lenient=lenient)
             kept = [n for n in places if n is not None]
             details = [{"verdict": records[n].get(check)} for n in kept]
             scores = _scores([truths[n] for n in kept], [verdicts[n] for n in kept], details)
@@ -136,13 +128,9 @@ class HallusionBench(JudgedTask):
             items = [_item(one, None) for one in checked(Truth, read_records(path), path)]
             items = [item for item in items if item.meta["visual_input"] != "0" or not self.images_only]
             if len({item.id for item in items}) < len(items) or not items:
-                raise ValueError(
-                    f"{path}: {'a question stands there twice' if items else 'it holds no questions'}"
-                )
+                raise ValueError(f"{path}: {'a question stands there twice' if items else 'it holds no questions'}")
         else:
-            items = list(
-                {i.id: i for i in (_item(one, None) for one in checked(Truth, records, answers))}.values()
-            )
+            items = list({i.id: i for i in (_item(one, None) for one in checked(Truth, records, answers))}.values())
         in_order, coverage = match([item.id for item in items], texts, answers, lenient=lenient)
         return replace(self.score(items, in_order), coverage=coverage)
 
@@ -165,9 +153,7 @@ class HallusionBenchQuestion(Checked):
 class Truth(HallusionBenchQuestion):
     """A question with its right answer."""
 
-    gt_answer: Annotated[
-        Literal["0", "1"], BeforeValidator(lambda value: value if value is None else str(value))
-    ]
+    gt_answer: Annotated[Literal["0", "1"], BeforeValidator(lambda value: value if value is None else str(value))]
 
 
 class Judged(Checked):
@@ -202,9 +188,7 @@ def _recorded_grade(record: Judged) -> Graded | None:
 def _item(record: HallusionBenchQuestion, folder: Path | None) -> Item:
     meta = {name: str(getattr(record, name)) for name in KEYS}
     key = "_".join(meta[name] for name in KEYS)
-    meta["group"] = "_".join(
-        meta[name] for name in ("category", "subcategory", "set_id")
-    )  # sets are drawn whole
+    meta["group"] = "_".join(meta[name] for name in ("category", "subcategory", "set_id"))  # sets are drawn whole
     meta["reference"] = record.gt_answer_details or ""
     image = None
     if folder is not None and meta["visual_input"] != "0":

@@ -44,9 +44,7 @@ class LLaVABench(JudgedTask):
     """LLaVA-Bench from its official files: questions, GPT-4's answers, descriptions of the images, the images."""
 
     which: Literal["wild", "coco"] = "wild"
-    order: Literal["both", "official"] = (
-        "both"  # both: each pair is judged twice, the answers changing places
-    )
+    order: Literal["both", "official"] = "both"  # both: each pair is judged twice, the answers changing places
 
     name: ClassVar[str] = "llava-bench"
     max_new_tokens: ClassVar[int] = 1024
@@ -84,9 +82,7 @@ class LLaVABench(JudgedTask):
         for record in checked(TextRecord, read_records(folder / questions), folder / questions)[:limit]:
             key, image = record.question_id, record.image or ""
             if key not in reference or image not in context or record.text is None:
-                raise ValueError(
-                    f"llava-bench: question {key} of {folder} lacks its answer, its context or its text"
-                )
+                raise ValueError(f"llava-bench: question {key} of {folder} lacks its answer, its context or its text")
             meta = {"category": _category(str(record.category)), "group": image, "context": context[image]}
             items.append(Item(key, _image(folder, image), record.text, reference[key], meta))
         return items

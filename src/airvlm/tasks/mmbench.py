@@ -47,9 +47,7 @@ class MMBench(Task):
         folder = self.folder(f"MMBench's table {self.table} (opencompass.openxlab.space/utils/MMBench)")
         path = folder / self.table
         if not path.is_file():
-            raise TaskDataMissing(
-                f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench"
-            )
+            raise TaskDataMissing(f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench")
         rows = circled(read_table(path), path)[:limit]
         images = {row["index"]: row.get("image", "") for row in rows}
         return [item_of(row, image_file(row, images, folder / f"{path.stem}_images"), path) for row in rows]
@@ -74,9 +72,7 @@ class MMBench(Task):
         per_item: list[dict[str, float]] = []
         for item, text, letter in zip(items, answers, said):
             counts = {"rows": 1.0, "rows_right": float(letter == item.truth)}
-            per_item.append(
-                {MISSING: 1.0} if text is None else counts | ({UNPARSED: 1.0} if letter is None else {})
-            )
+            per_item.append({MISSING: 1.0} if text is None else counts | ({UNPARSED: 1.0} if letter is None else {}))
         abilities: set[str] = set()
         for circle in circles.values():
             ability = items[circle[0]].meta["ability"]
@@ -95,8 +91,7 @@ class MMBench(Task):
         order = [*ABILITIES.values(), *sorted(abilities - set(ABILITIES.values()) - {""})]
         metrics |= {a: Metric(Ratio(f"{a}:hits", f"{a}:circles")) for a in order if a in abilities}
         details = [
-            {"id": item.id, "parsed": letter, "right": letter == item.truth}
-            for item, letter in zip(items, said)
+            {"id": item.id, "parsed": letter, "right": letter == item.truth} for item, letter in zip(items, said)
         ]
         return Scores(per_item, metrics, [item.group for item in items], details)
 
@@ -108,19 +103,12 @@ class MMBench(Task):
             if rows and {"answer", "prediction"} <= set(rows[0]):
                 return self._predictions(rows, answers, lenient)
             if truth is None and self.data is None:
-                raise ValueError(
-                    f"{answers}: expected a table with index, question, A, B, …, answer and prediction"
-                )
+                raise ValueError(f"{answers}: expected a table with index, question, A, B, …, answer and prediction")
         elif kind == ".json":
             content = read_json(answers)
             if isinstance(content, dict) and {"choices", "cases"} <= set(content):
                 return self._inference_cases(checked(Cases, [content], answers)[0])
-            if (
-                isinstance(content, list)
-                and content
-                and isinstance(content[0], dict)
-                and "predictions" in content[0]
-            ):
+            if isinstance(content, list) and content and isinstance(content[0], dict) and "predictions" in content[0]:
                 circles = checked(Circle, read_records(answers), answers)
                 return self._circles(circles, _choices_beside(answers, truth), answers)
         if truth is not None:
@@ -146,9 +134,7 @@ class MMBench(Task):
             circles[item.group].append(item)
         headless = [key for key, circle in circles.items() if int(circle[0].id) >= CIRCLE]
         if headless and not lenient:
-            raise ValueError(
-                f"{path}: question {headless[0]} lacks its unrotated row; --lenient counts what there is"
-            )
+            raise ValueError(f"{path}: question {headless[0]} lacks its unrotated row; --lenient counts what there is")
         notes = []
         short = [key for key, circle in circles.items() if len(circle) < len(circle[0].meta["options"])]
         if short:
@@ -168,18 +154,14 @@ class MMBench(Task):
         read = [self.parse(item, case.prediction) for item, case in zip(items, content.cases)]
         per_item = [{"cases": 1.0, "equal": float(r == item.truth)} for r, item in zip(read, items)]
         details = [{"id": item.id, "parsed": r, "right": r == item.truth} for r, item in zip(read, items)]
-        return Scores(
-            per_item, {"agreement": Metric(Ratio("equal", "cases"))}, [i.id for i in items], details
-        )
+        return Scores(per_item, {"agreement": Metric(Ratio("equal", "cases"))}, [i.id for i in items], details)
 
     def _circles(self, circles: Sequence[Circle], choices: Mapping[str, str], path: Path) -> Scores:
         """[{"name", "predictions", "GT"}]: the answers to the rotations of one question each."""
         items, said = [], []
         names = [circle.name for circle in circles]
         if len(set(names)) < len(names):
-            raise ValueError(
-                f"{path}: the circle {next(n for n in names if names.count(n) > 1)!r} stands there twice"
-            )
+            raise ValueError(f"{path}: the circle {next(n for n in names if names.count(n) > 1)!r} stands there twice")
         for circle in circles:
             options = dict(choices)
             for k, (text, truth) in enumerate(zip(circle.predictions, circle.GT, strict=True)):

@@ -101,14 +101,11 @@ class MME(Task):
         "hallucination": {"subset": "hallucination"},
     }
     source: ClassVar[str] = (
-        "BradyFU/Awesome-Multimodal-Large-Language-Models, branch Evaluation; data on request from "
-        "its authors"
+        "BradyFU/Awesome-Multimodal-Large-Language-Models, branch Evaluation; data on request from its authors"
     )
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        need = (
-            f"MME's release: a folder a subtask ({', '.join(self.subtasks)}) with images and .txt questions"
-        )
+        need = f"MME's release: a folder a subtask ({', '.join(self.subtasks)}) with images and .txt questions"
         folder, items = self.folder(need), []
         for subtask in self.subtasks:
             for text in _question_files(folder / subtask, need):
@@ -118,9 +115,7 @@ class MME(Task):
                     raise ValueError(f"{text}: expected lines of a question, a tab, and Yes or No")
                 for k, (question, truth) in enumerate(lines):
                     meta = {"subtask": subtask, "group": f"{subtask}/{text.stem}"}
-                    items.append(
-                        Item(f"{subtask}/{text.stem}/{k}", image, question, truth.strip().lower(), meta)
-                    )
+                    items.append(Item(f"{subtask}/{text.stem}/{k}", image, question, truth.strip().lower(), meta))
                 if limit is not None and len(items) >= limit:
                     return items[:limit]
         return items
@@ -172,10 +167,7 @@ class MME(Task):
             per_item,
             self._definitions({item.meta["subtask"] for item in items}),
             [item.group for item in items],
-            [
-                {"id": item.id, "parsed": said, "right": said == item.truth}
-                for item, said in zip(items, parsed)
-            ],
+            [{"id": item.id, "parsed": said, "right": said == item.truth} for item, said in zip(items, parsed)],
             self._notes(items),
         )
 
@@ -204,14 +196,10 @@ class MME(Task):
         for file in files:
             subtask = file.name.removesuffix(".gz").removesuffix(".txt")
             lines = _result_lines(file)
-            repeated = [
-                n for n, cells in enumerate(lines, 1) if cells[:2] in [other[:2] for other in lines[: n - 1]]
-            ]
+            repeated = [n for n, cells in enumerate(lines, 1) if cells[:2] in [other[:2] for other in lines[: n - 1]]]
             doubled += len(repeated)
             if repeated and not lenient:
-                raise ValueError(
-                    f"{file}, line {repeated[0]}: this question stands there twice; --lenient counts both"
-                )
+                raise ValueError(f"{file}, line {repeated[0]}: this question stands there twice; --lenient counts both")
             if subtask in QUESTIONS and len(lines) != QUESTIONS[subtask]:
                 notes.append(f"{subtask} has {len(lines)} questions here, {QUESTIONS[subtask]} in MME")
             for n, cells in enumerate(lines):
@@ -228,9 +216,7 @@ def _result_lines(file: Path) -> list[list[str]]:
     lines = [line.split("\t") for line in re.split(r"\r?\n", read_text(file).rstrip("\r\n"))]
     for n, cells in enumerate(lines, 1):
         if len(cells) != 4 or cells[2].lower() not in ("yes", "no"):
-            found = (
-                f"{len(cells)} cells" if len(cells) != 4 else f"{cells[2][:20]!r} where yes or no should be"
-            )
+            found = f"{len(cells)} cells" if len(cells) != 4 else f"{cells[2][:20]!r} where yes or no should be"
             raise ValueError(
                 f"{file}, line {n}: expected image, question, yes or no, answer, separated by tabs; found {found}"
             )
@@ -240,9 +226,7 @@ def _result_lines(file: Path) -> list[list[str]]:
                 f"{lines[n - 2][0][:40]!r} and {cells[0][:40]!r}: a line is lost, or the lines are out of order"
             )
     if len(lines) % 2:
-        raise ValueError(
-            f"{file}: {len(lines)} lines, but two questions belong to each image: a line is lost"
-        )
+        raise ValueError(f"{file}: {len(lines)} lines, but two questions belong to each image: a line is lost")
     return lines
 
 

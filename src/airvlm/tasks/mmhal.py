@@ -57,9 +57,7 @@ class MMHal(JudgedTask):
         folder = self.folder(f"{FILES[0]} and images/ from {WHERE}")
         path = next((folder / name for name in FILES if (folder / name).is_file()), None)
         if path is None:
-            raise TaskDataMissing(
-                f"mmhal: neither {FILES[0]} nor {FILES[1]} is in {folder}; get one from {WHERE}"
-            )
+            raise TaskDataMissing(f"mmhal: neither {FILES[0]} nor {FILES[1]} is in {folder}; get one from {WHERE}")
         return [
             _item(n, record, folder)
             for n, record in enumerate(checked(MMHalQuestion, read_records(path), path)[:limit])
@@ -87,11 +85,7 @@ class MMHal(JudgedTask):
         records = read_records(answers)
         if not records:
             raise ValueError(f"{answers} holds no answers")
-        if (
-            not any("question_type" in record for record in records)
-            and len(records) != QUESTIONS
-            and not lenient
-        ):
+        if not any("question_type" in record for record in records) and len(records) != QUESTIONS and not lenient:
             raise ValueError(
                 f"{answers}: {len(records)} records, of which only the order says which kind of question they are "
                 f"about; MMHal-Bench has {QUESTIONS} (--lenient takes them in their order)"
@@ -152,8 +146,7 @@ def _item(n: int, record: MMHalQuestion, folder: Path | None) -> Item:
         image = next((place for place in places if place.is_file()), places[0])
     contents = record.image_content
     meta = {
-        "kind": record.question_type
-        or KINDS[n % len(KINDS)],  # the official order goes round the eight kinds
+        "kind": record.question_type or KINDS[n % len(KINDS)],  # the official order goes round the eight kinds
         "contents": contents if isinstance(contents, str) else ", ".join(contents),
     }
     return Item(f"{n}", image, record.question, record.gt_answer, meta)

@@ -92,9 +92,7 @@ class MMVet(JudgedTask):
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         asked = [i for i, text in enumerate(answers) if text is not None]
-        questions = [
-            self._question(items[i], str(answers[i]), run) for i in asked for run in range(self.runs)
-        ]
+        questions = [self._question(items[i], str(answers[i]), run) for i in asked for run in range(self.runs)]
         verdicts = self.the_judge().ask_all(questions)
         grades: list[list[float] | None] = [None] * len(items)
         details: list[dict[str, Any]] = [{} for _ in items]
@@ -129,18 +127,14 @@ class MMVet(JudgedTask):
         known = truth or (folder / FILE if folder else None)
         if kind_of(answers) == ".json":
             content = read_json(answers)
-            if isinstance(content, dict) and any(
-                isinstance(v, dict) and "score" in v for v in content.values()
-            ):
+            if isinstance(content, dict) and any(isinstance(v, dict) and "score" in v for v in content.values()):
                 return _graded(content, known, answers, lenient)
         given = [
             replace(one, key=one.key if one.key.startswith("v1_") else f"v1_{one.key}")
             for one in given_answers(answers)
         ]
         if known is None or not known.is_file():
-            texts, coverage = match(
-                list(dict.fromkeys(one.key for one in given)), given, answers, lenient=lenient
-            )
+            texts, coverage = match(list(dict.fromkeys(one.key for one in given)), given, answers, lenient=lenient)
             by_id = dict(zip(dict.fromkeys(one.key for one in given), texts))
             scores = unjudged(by_id, f"to grade them, give --truth {FILE} (from {WHERE})")
             return replace(scores, coverage=coverage)
@@ -208,9 +202,7 @@ def _graded(content: Mapping[str, Any], known: Path | None, path: Path, lenient:
     return replace(_scores(items, grades, details), coverage=coverage)
 
 
-def _scores(
-    items: Sequence[Item], grades: Sequence[list[float] | None], details: list[dict[str, Any]]
-) -> Scores:
+def _scores(items: Sequence[Item], grades: Sequence[list[float] | None], details: list[dict[str, Any]]) -> Scores:
     runs = max((len(g) for g in grades if g), default=1)
     per_item, combinations = [], set()
     for item, grade in zip(items, grades):
@@ -225,9 +217,7 @@ def _scores(
         per_item.append(counts)
     metrics = {"total": Metric(Ratio("grade", "n")), "std": Metric(SpreadOfRuns(runs), "neither")}
     order = [f"cap:{c}" for c in CAPABILITIES] + sorted(g for g in combinations if g.startswith("int:"))
-    metrics |= {
-        g.split(":", 1)[1] if g.startswith("cap:") else g: _ratio(g) for g in order if g in combinations
-    }
+    metrics |= {g.split(":", 1)[1] if g.startswith("cap:") else g: _ratio(g) for g in order if g in combinations}
     notes = () if combinations else (f"no scores by capability: give {FILE} as the truth",)
     named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
     return Scores(per_item, metrics, [item.group for item in items], named, notes)
@@ -253,20 +243,13 @@ def _printed(path: Path) -> Scores:
                 continue
             counts[f"{model}/{name}"] = _number(cell, path, row, name)
         runs = [
-            _number(part, path, row, "runs")
-            for part in row.get("runs", "").strip("[] ").split(",")
-            if part.strip()
+            _number(part, path, row, "runs") for part in row.get("runs", "").strip("[] ").split(",") if part.strip()
         ]
-        if (
-            runs
-            and "total" in row
-            and abs(sum(runs) / len(runs) - _number(row["total"], path, row, "total")) > 0.051
-        ):
+        if runs and "total" in row and abs(sum(runs) / len(runs) - _number(row["total"], path, row, "total")) > 0.051:
             notes.append(f"{model}: the total {row['total']} is not the mean of its runs {runs}")
     if not counts:
         raise ValueError(
-            f"{path}: not a table of MM-Vet scores (first column the model, then capabilities, total, "
-            f"std, runs)"
+            f"{path}: not a table of MM-Vet scores (first column the model, then capabilities, total, std, runs)"
         )
     return Scores([counts], {name: Metric(FromFile(name)) for name in counts}, [path.name], [], tuple(notes))
 
@@ -278,7 +261,5 @@ def _number(cell: str, path: Path, row: Mapping[str, str], name: str) -> float:
         value = float("nan")
     if not 0 <= value <= 100:
         line = getattr(row, "line", 0)
-        raise ValueError(
-            f"{path}, line {line}, field {name}: expected a figure from 0 to 100, not {cell[:40]!r}"
-        )
+        raise ValueError(f"{path}, line {line}, field {name}: expected a figure from 0 to 100, not {cell[:40]!r}")
     return value

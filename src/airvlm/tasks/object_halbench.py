@@ -86,10 +86,7 @@ class ObjectHalBench(JudgedTask):
         folder = self.folder(f"COCO's annotations/, and {FILE} or val2014/ (images)")
         if not (folder / FILE).exists():
             listed = Chair(folder, truth_words="exact", seed=self.seed).items(IMAGES, split)[:limit]
-            return [
-                Item(item.id, item.image, REQUESTS[i % len(REQUESTS)], item.truth)
-                for i, item in enumerate(listed)
-            ]
+            return [Item(item.id, item.image, REQUESTS[i % len(REQUESTS)], item.truth) for i, item in enumerate(listed)]
         records = read_records(folder / FILE)[:limit]
         ids = [image_id(record.get("image_id", record.get("image_path", ""))) for record in records]
         truth = read_objects(folder, "exact", frozenset(ids))
@@ -104,8 +101,7 @@ class ObjectHalBench(JudgedTask):
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         """Each item's truth is the collection of categories in its image."""
         named: list[list[Mention] | None] = [
-            None if text is None else self.parse(item, text)
-            for item, text in zip(items, answers, strict=True)
+            None if text is None else self.parse(item, text) for item, text in zip(items, answers, strict=True)
         ]
         said: list[dict[str, Any]] = [{} for _ in items]
         if self.extractor == "judge":
@@ -146,15 +142,11 @@ class ObjectHalBench(JudgedTask):
         }
         return Scores(per_item, metrics, [item.group for item in items], details)
 
-    def _judged(
-        self, answers: Sequence[str | None]
-    ) -> tuple[list[list[Mention] | None], list[dict[str, Any]]]:
+    def _judged(self, answers: Sequence[str | None]) -> tuple[list[list[Mention] | None], list[dict[str, Any]]]:
         """Objects among the words that the judge lists; missing where it lists none that can be read."""
         asked = [i for i, text in enumerate(answers) if text is not None and len(text.split()) > SHORT]
         prompts = [say(fill(self.template(), description=str(answers[i]))) for i in asked]
-        verdicts = dict(
-            zip(asked, self.the_judge().ask_all(JudgeQuestion(p, read_list) for p in prompts), strict=True)
-        )
+        verdicts = dict(zip(asked, self.the_judge().ask_all(JudgeQuestion(p, read_list) for p in prompts), strict=True))
         named: list[list[Mention] | None] = []
         for i, text in enumerate(answers):
             verdict = verdicts.get(i)

@@ -19,7 +19,7 @@ from airvlm.tasks.coverage import Coverage, Given, match
 from airvlm.tasks.files.reading import read_records
 from airvlm.tasks.files.records import Checked, Id, Label, OptionalId, Text, checked, first_of
 from airvlm.tasks.pope_builder import SETTINGS, Setting, annotated_objects, build_questions
-from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
+from airvlm.tasks.words.yesno import PARSERS, YesBias, read_yes_no, yes_no_scores
 
 __all__ = ["PROMPTS", "Pope", "spread"]
 
@@ -101,9 +101,7 @@ class Pope(Task):
         files = [(dataset, setting) for dataset in datasets for setting in settings]
         labels = None if self.objects is None else Path(self.objects)
         known = (
-            annotated_objects(folder, self.seed, split, labels=labels, count=self.count)
-            if kind == "annotated"
-            else {}
+            annotated_objects(folder, self.seed, split, labels=labels, count=self.count) if kind == "annotated" else {}
         )
         found: list[Item] = []
         for (dataset, setting), share in zip(files, spread(limit, len(files)), strict=True):
@@ -122,7 +120,7 @@ class Pope(Task):
             raise ValueError(f"no prompt style {self.prompt_style!r}; there are: {', '.join(PROMPTS)}")
         return item.question + PROMPTS[self.prompt_style]
 
-    def parse(self, item: Item, text: str) -> YesNo | None:
+    def parse(self, item: Item, text: str) -> YesBias | None:
         return read_yes_no(text, item.truth, self.parser)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
@@ -151,9 +149,7 @@ class Pope(Task):
         said = checked(PopeAnswer, records, answers)
         texts, coverage, notes = _matched(said, questions, answers, truth, lenient=lenient)
         kept = [(question, text) for question, text in zip(questions, texts, strict=True) if text is not None]
-        scores = self.score(
-            _items([question for question, _ in kept], "", "given"), [text for _, text in kept]
-        )
+        scores = self.score(_items([question for question, _ in kept], "", "given"), [text for _, text in kept])
         return replace(scores, coverage=coverage, notes=(*notes, *scores.notes))
 
     def _without_labels(self, texts: Sequence[str]) -> Scores:
@@ -161,9 +157,7 @@ class Pope(Task):
         for number, text in enumerate(texts, 1):
             row: dict[str, Any] = {"id": str(number), "answer": text}
             if PARSERS[self.parser].sees_label:
-                row |= {
-                    f"parsed_if_{label}": read_yes_no(text, label, self.parser) for label in ("yes", "no")
-                }
+                row |= {f"parsed_if_{label}": read_yes_no(text, label, self.parser) for label in ("yes", "no")}
             else:
                 row["parsed"] = read_yes_no(text, "yes", self.parser)
             details.append(row)
@@ -191,13 +185,9 @@ def _matched(
     ids = [str(question.question_id) for question in questions]
     bare = [one.line for one in said if one.question_id is None]
     if bare and len(bare) < len(said):
-        raise ValueError(
-            f"{answers}, line {bare[0]}, field question_id: missing, where other records have one"
-        )
+        raise ValueError(f"{answers}, line {bare[0]}, field question_id: missing, where other records have one")
     theirs = {one.question_id for one in said}
-    by_line = len(said) == len(questions) and (
-        not numbered or len(set(ids)) < len(ids) or not theirs & set(ids)
-    )
+    by_line = len(said) == len(questions) and (not numbered or len(set(ids)) < len(ids) or not theirs & set(ids))
     if by_line:
         texts: list[str | None] = [one.text for one in said]
         _refuse_others(list(zip(said, questions, strict=True)), answers, truth)
@@ -217,9 +207,7 @@ def _matched(
     by_id = dict(zip(ids, questions, strict=True))
     pairs = [(one, by_id[str(one.question_id)]) for one in said if one.question_id in by_id]
     if len(said) == len(questions) and len(_strange(pairs)) > len(pairs) // 20:
-        in_order = list(
-            zip(said, questions, strict=True)
-        )  # some files number their questions in their own way
+        in_order = list(zip(said, questions, strict=True))  # some files number their questions in their own way
         if len(_strange(in_order)) <= len(in_order) // 20:
             note = "answers and questions were matched line by line, because their prompts match so"
             return [one.text for one in said], Coverage.whole(len(said)), (note,)
@@ -230,9 +218,7 @@ def _matched(
 def _refuse_others(pairs: Sequence[tuple[PopeAnswer, PopeQuestion]], answers: Path, truth: Path) -> None:
     strange = _strange(pairs)
     if len(strange) > len(pairs) // 20:
-        raise ValueError(
-            f"{answers} does not answer {truth}: it was asked {strange[0][0]!r}, not {strange[0][1]!r}"
-        )
+        raise ValueError(f"{answers} does not answer {truth}: it was asked {strange[0][0]!r}, not {strange[0][1]!r}")
 
 
 def _strange(pairs: Sequence[tuple[PopeAnswer, PopeQuestion]]) -> list[tuple[str, str]]:

@@ -43,16 +43,12 @@ def annotated_objects(
         if not paths:
             raise TaskDataMissing(f"pope: {folder} has none of the images that {labels} names")
         own = read_split(labels, split)
-        known = {
-            str(paths[image].relative_to(folder)): known[image] for image in own or paths if image in paths
-        }
+        known = {str(paths[image].relative_to(folder)): known[image] for image in own or paths if image in paths}
     else:
         known = _by_area(folder)
     rich = {image: names for image, names in known.items() if len(set(names)) >= PER_IMAGE}
     if not rich:
-        raise TaskDataMissing(
-            f"pope: no image of {labels or folder} has {PER_IMAGE} objects, which POPE asks for"
-        )
+        raise TaskDataMissing(f"pope: no image of {labels or folder} has {PER_IMAGE} objects, which POPE asks for")
     if own is not None:
         return rich
     return {image: rich[image] for image in seeded_images(list(rich), seed, split, count)}

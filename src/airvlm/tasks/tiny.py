@@ -21,7 +21,7 @@ from airvlm.tasks.pope import Pope, spread
 from airvlm.tasks.pope_builder import SETTINGS, Setting
 from airvlm.tasks.words.singular import Words
 from airvlm.tasks.words.tagger import how_tagged
-from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
+from airvlm.tasks.words.yesno import PARSERS, YesBias, read_yes_no, yes_no_scores
 from airvlm.tiny import grammar
 from airvlm.tiny.world import COLOURS, OBJECTS
 
@@ -47,9 +47,7 @@ def rescore_by_item(task: Task, answers: Path, truth: Path | None, lenient: bool
         if any(item.id in known for item in items):
             texts, coverage = in_order_of(items, given, answers, lenient=lenient)
             return replace(task.score(items, texts), coverage=coverage, record={"split": split})
-    raise ValueError(
-        f"{answers}: no answer has the id of an item of {task.name} (such as {task.items(1)[0].id})"
-    )
+    raise ValueError(f"{answers}: no answer has the id of an item of {task.name} (such as {task.items(1)[0].id})")
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ class TinyYesNo(Task):
                 found.append(Item(key, scene, exchange.question, exchange.answer.lower(), meta))
         return found[:limit]
 
-    def parse(self, item: Item, text: str) -> YesNo | None:
+    def parse(self, item: Item, text: str) -> YesBias | None:
         return read_yes_no(text, item.truth, self.parser)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:

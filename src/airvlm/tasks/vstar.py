@@ -66,9 +66,7 @@ class VStar(Task):
         for part in PARTS:
             files = sorted((folder / part).glob("*.json"))
             if not files:
-                raise TaskDataMissing(
-                    f"vstar: no .json files in {folder / part}; get the folder from {WHERE}"
-                )
+                raise TaskDataMissing(f"vstar: no .json files in {folder / part}; get the folder from {WHERE}")
             for file in files:
                 question = checked(
                     VStarQuestion, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
@@ -89,9 +87,7 @@ class VStar(Task):
         if self.ask == "likelihood":
             return item.question
         lettered = "\n".join(f"{letter}. {text}" for letter, text in _lettered(item).items())
-        return (
-            f"{item.question}\n{lettered}\nAnswer with the option's letter from the given choices directly."
-        )
+        return f"{item.question}\n{lettered}\nAnswer with the option's letter from the given choices directly."
 
     def parse(self, item: Item, text: str) -> int | None:
         """The number of the option chosen; None if the answer names none."""
@@ -102,9 +98,7 @@ class VStar(Task):
             likelihoods = [float(value) for value in json.loads(text)]
         except (ValueError, TypeError):
             return None
-        if len(likelihoods) != len(item.meta["options"]) or not all(
-            math.isfinite(value) for value in likelihoods
-        ):
+        if len(likelihoods) != len(item.meta["options"]) or not all(math.isfinite(value) for value in likelihoods):
             return None
         return max(range(len(likelihoods)), key=likelihoods.__getitem__)
 
@@ -151,9 +145,7 @@ class Labelled(Checked):
     question_id: OptionalId = None
     category: Text
     options: Annotated[list[str], Field(min_length=2, max_length=8)]
-    label: Annotated[
-        Literal["A", "B", "C", "D", "E", "F", "G", "H"], BeforeValidator(lambda v: str(v).strip().upper())
-    ]
+    label: Annotated[Literal["A", "B", "C", "D", "E", "F", "G", "H"], BeforeValidator(lambda v: str(v).strip().upper())]
     text: Text = first_of("text", "prediction")
 
 

@@ -116,9 +116,7 @@ def scenes(split: str = "test") -> tuple[BundledScene, ...]:
 def questions(split: str = "test", kind: str = "random") -> tuple[Question, ...]:
     """POPE's questions of one kind: six an image, half of them answered by yes."""
     if split not in SPLITS or kind not in KINDS:
-        raise ValueError(
-            f"no questions {split!r} {kind!r}; splits: {', '.join(SPLITS)}; kinds: {', '.join(KINDS)}"
-        )
+        raise ValueError(f"no questions {split!r} {kind!r}; splits: {', '.join(SPLITS)}; kinds: {', '.join(KINDS)}")
     found: list[Question] = []
     for row in _rows(split):
         for place, name in enumerate(row["asked"].get(kind, ())):

@@ -117,9 +117,7 @@ def _kept(called: str, content: bytes) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / called, content)
             return folder / called
-        except (
-            OSError
-        ):  # read-only, full, or no folder: a temporary one serves, for as long as this process lives
+        except OSError:  # read-only, full, or no folder: a temporary one serves, for as long as this process lives
             continue
     _spare.append(tempfile.TemporaryDirectory(prefix="airvlm-scenes-"))
     return _kept(called, content)

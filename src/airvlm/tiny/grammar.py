@@ -146,9 +146,7 @@ def other_question(scene: Scene, draw: random.Random) -> Exchange:
         name = draw.choice(scene.names)
         n = sum(o.name == name for o in scene.objects)
         if not closed:
-            return Exchange(
-                f"How many {plural(name)} are there in the image?", NUMBERS[n].capitalize(), kind, name
-            )
+            return Exchange(f"How many {plural(name)} are there in the image?", NUMBERS[n].capitalize(), kind, name)
         return counting(name, n, n if draw.random() < 0.5 else draw.choice([m for m in (1, 2, 3) if m != n]))
     if kind == "position" and lone:
         o = draw.choice(lone)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from airvlm import AIR
-from airvlm.methods.air.crops import crop_boxes
+from airvlm import AIR, AIRMemory, CropBlend
+from airvlm.methods.evidence.crops import crop_boxes
 from airvlm.report import Report
 from tests import tiny_models
 
@@ -103,7 +103,7 @@ def same(actual: Array, expected: Array) -> None:
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides solve the transport until nothing moves, so that they may be compared digit by digit."""
-    monkeypatch.setattr("airvlm.methods.air.transport.TOLERANCE", 1e-6)
+    monkeypatch.setattr("airvlm.methods.evidence.transport.TOLERANCE", 1e-6)
 
 
 def transport(H: Array, crop: Array, eps: float) -> tuple[Array, Array]:
@@ -134,7 +134,7 @@ def silu(x: Array) -> Array:
 
 def test_the_paper_reading_is_the_printed_equation(two_layers: Any) -> None:
     eps = 0.1
-    method = AIR.paper(layers=(0, 2), top_q=Q, keep=KEEP, patches=M, eps=eps, strength=STRENGTH)
+    method = AIR(layers=(0, 2), num_prototypes=Q, keep=KEEP, num_crops=M, eps=eps, strength=STRENGTH)
     seen, report = run(method, two_layers)
     Z, crops = visual_tokens(two_layers)
     kept_tokens = top(Z)
@@ -153,7 +153,7 @@ def test_the_paper_reading_is_the_printed_equation(two_layers: Any) -> None:
 
 
 def test_without_a_strength_the_bare_sum_is_added(two_layers: Any) -> None:
-    method = AIR.paper(layers=(0, 1), top_q=Q, keep=M, patches=M, strength=None)
+    method = AIR(layers=(0, 1), num_prototypes=Q, keep=M, num_crops=M, strength=None)
     seen, _ = run(method, two_layers)
     Z, crops = visual_tokens(two_layers)
     memory = np.concatenate(list(crops))
@@ -167,7 +167,7 @@ def test_without_a_strength_the_bare_sum_is_added(two_layers: Any) -> None:
 def test_the_lineage_reading_adds_the_memory_at_all_rows_after_an_unsure_layer(
     two_layers: Any, threshold: float
 ) -> None:
-    method = AIR.lineage(layers=(0, 2), top_q=Q, keep=KEEP, patches=M, strength=STRENGTH, threshold=threshold)
+    method = AIRMemory(layers=(0, 2), num_prototypes=Q, keep=KEEP, num_crops=M, strength=STRENGTH, threshold=threshold)
     if threshold == 1:
         with pytest.warns(match="entropy"):
             seen, report = run(method, two_layers)
@@ -187,11 +187,9 @@ def test_the_lineage_reading_adds_the_memory_at_all_rows_after_an_unsure_layer(
     same(seen.out[1], second)
 
 
-@pytest.mark.parametrize("eps", [AIR.transported().eps, 0.3])
-def test_the_transported_reading_blends_the_plans_image_into_the_prototypes(
-    two_layers: Any, eps: float
-) -> None:
-    method = AIR.transported(top_q=Q, patches=M, eps=eps)
+@pytest.mark.parametrize("eps", [CropBlend().eps, 0.3])
+def test_the_transported_reading_blends_the_plans_image_into_the_prototypes(two_layers: Any, eps: float) -> None:
+    method = CropBlend(num_prototypes=Q, num_crops=M, eps=eps)
     vanilla, _ = run(None, two_layers)
     seen, report = run(method, two_layers)
     Z, crops = visual_tokens(two_layers)

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from airvlm.methods import AIR, METHODS, VAF, Composed, parse_method
-from airvlm.methods.air.controls import CONTROLS, control
-from airvlm.methods.biases import Shorter
+from airvlm.methods import AIR, METHODS, VAF, AIRMemory, Composed, CropBlend, parse_method
+from airvlm.methods.biases import EOSBias
+from airvlm.methods.controls import CONTROLS, control
 from tests import tiny_models
 from tests.methods.generated import GREEDY, generated
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize(
-    "base", [AIR.transported(keep=3, weight=0.5, top_q=0.5), AIR.paper(keep=3, strength=0.5, top_q=8)]
+    "base", [CropBlend(keep=3, weight=0.5, num_prototypes=0.5), AIR(keep=3, strength=0.5, num_prototypes=8)]
 )
 def test_every_control_acts_and_differs_from_what_it_controls(name: str, base: AIR) -> None:
     changed = control(name, base)
@@ -26,7 +26,7 @@ def test_another_images_crops_need_another_image() -> None:
     model, processor = tiny_models.shared("llava")
     rows = tiny_models.rows()[:1]
     with pytest.raises(ValueError, match="two unlike images"):
-        with AIR(source="other")(model, processor, images=[rows[0][1]]):
+        with CropBlend(source="other")(model, processor, images=[rows[0][1]]):
             model.generate(**tiny_models.inputs(processor, rows), **GREEDY)
 
 
@@ -36,23 +36,21 @@ def test_another_images_crops_need_another_image() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_name_is_parsed_and_described(name: str) -> None:
     assert parse_method(name) == METHODS[name].default
-    assert METHODS[name].mechanism
+    assert METHODS[name].summary
 
 
 def test_fields_are_spelled_after_a_colon() -> None:
-    assert parse_method("air-paper:keep=3,strength=0.2") == AIR.paper(keep=3, strength=0.2)
-    assert parse_method("air-paper:layers=(2,4), phi=identity") == AIR.paper(layers=(2, 4), phi="identity")
-    assert parse_method("air-lineage:layers=2-4,strength=none") == AIR.lineage(layers=(2, 4), strength=None)
-    assert parse_method("air:top_q=64") == AIR(top_q=64)
-    assert parse_method("shorter:bias=-1.5") == Shorter(-1.5)
-    assert parse_method("air-other-image:weight=0.3") == AIR(weight=0.3, source="other")
+    assert parse_method("air-paper:keep=3,strength=0.2") == AIR(keep=3, strength=0.2)
+    assert parse_method("air-paper:layers=(2,4), phi=identity") == AIR(layers=(2, 4), phi="identity")
+    assert parse_method("air-lineage:layers=2-4,strength=none") == AIRMemory(layers=(2, 4), strength=None)
+    assert parse_method("air:num_prototypes=64") == CropBlend(num_prototypes=64)
+    assert parse_method("eos-bias:bias=-1.5") == EOSBias(-1.5)
+    assert parse_method("air-other-image:weight=0.3") == CropBlend(weight=0.3, source="other")
 
 
 def test_methods_joined_by_plus_are_composed_in_order() -> None:
-    assert parse_method("air:keep=3+vaf") == Composed(AIR(keep=3), VAF())
-    assert parse_method("vaf+air-paper:memory=prototypes+crops") == Composed(
-        VAF(), AIR.paper(memory="prototypes+crops")
-    )
+    assert parse_method("air:keep=3+vaf") == Composed(CropBlend(keep=3), VAF())
+    assert parse_method("vaf+air-paper:memory=prototypes+crops") == Composed(VAF(), AIR(memory="prototypes+crops"))
 
 
 @pytest.mark.parametrize("text", ["vanilla", "none"])
@@ -77,8 +75,8 @@ def test_a_wrong_spelling_says_what_is_known(text: str, message: str) -> None:
 
 def test_a_former_name_still_works_with_a_warning_and_is_not_listed() -> None:
     with pytest.warns(DeprecationWarning, match="air-other-picture is now called air-other-image"):
-        assert parse_method("air-other-picture:weight=0.3") == AIR(weight=0.3, source="other")
+        assert parse_method("air-other-picture:weight=0.3") == CropBlend(weight=0.3, source="other")
     with pytest.warns(DeprecationWarning):
-        assert parse_method("vaf+air-other-picture") == Composed(VAF(), AIR(source="other"))
-    assert control("other-picture", AIR()) == control("other-image", AIR())
+        assert parse_method("vaf+air-other-picture") == Composed(VAF(), CropBlend(source="other"))
+    assert control("other-picture", CropBlend()) == control("other-image", CropBlend())
     assert "air-other-picture" in METHODS and "air-other-picture" not in list(METHODS)

@@ -7,24 +7,24 @@ import pytest
 import torch
 from PIL import Image
 
-from airvlm.images.cache import cache_of
-from airvlm.images.load import content_key
-from airvlm.methods.air.crops import Box, Cropping, CropTokens, crop_boxes, crops, encode_crops
-from airvlm.models.anatomy import Anatomy
+from airvlm.inputs.cache import cache_of
+from airvlm.inputs.images import content_key
+from airvlm.methods.evidence.crops import Box, Cropping, CropTokens, crop_boxes, crops, encode_crops
+from airvlm.models.parts import ModelParts
 from tests import tiny_models
 
-CROPPING = Cropping(patches=5)
+CROPPING = Cropping(num_crops=5)
 
 
 @pytest.fixture
 def llava() -> Any:
     model, processor = tiny_models.build("llava")
-    return Anatomy.of(model), processor
+    return ModelParts.of(model), processor
 
 
 def tokens_of(llava: Any, images: list[Any], cropping: Cropping = CROPPING) -> list[CropTokens]:
-    anatomy, processor = llava
-    return encode_crops(anatomy, processor, images, [content_key(p) for p in images], cropping)
+    parts, processor = llava
+    return encode_crops(parts, processor, images, [content_key(p) for p in images], cropping)
 
 
 def encoded(llava: Any) -> int:
@@ -32,19 +32,17 @@ def encoded(llava: Any) -> int:
 
 
 def test_a_view_is_what_the_encoder_makes_of_the_crop(llava: Any) -> None:
-    anatomy, processor = llava
+    parts, processor = llava
     image = tiny_models.sample_image(1)
     [found] = tokens_of(llava, [image])
     assert found.boxes == tuple(crop_boxes(image.size, 5))
     for tokens, crop in zip(found.tokens, crops(image, found.boxes), strict=True):
-        [alone] = anatomy.encode(anatomy.pixels(processor, [crop]))
+        [alone] = parts.encode(parts.pixels(processor, [crop]))
         torch.testing.assert_close(tokens, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_an_image_is_encoded_once_however_often_it_is_asked_about(llava: Any) -> None:
-    first = tokens_of(
-        llava, [tiny_models.sample_image(1), tiny_models.sample_image(2), tiny_models.sample_image(1)]
-    )
+    first = tokens_of(llava, [tiny_models.sample_image(1), tiny_models.sample_image(2), tiny_models.sample_image(1)])
     assert encoded(llava) == 2
     assert first[0] is first[2]
     again = tokens_of(llava, [tiny_models.sample_image(2)])
@@ -69,24 +67,24 @@ def test_chunks_change_nothing(llava: Any, monkeypatch: pytest.MonkeyPatch) -> N
     images = [tiny_models.sample_image(i) for i in range(3)]
     whole = tokens_of(llava, images)
     cache_of(llava[0].model).clear()
-    monkeypatch.setattr("airvlm.methods.air.crops.CHUNK", 4)
+    monkeypatch.setattr("airvlm.methods.evidence.crops.CHUNK", 4)
     for one, other in zip(whole, tokens_of(llava, images), strict=True):
         torch.testing.assert_close(one.tokens, other.tokens, rtol=1e-4, atol=1e-5)
 
 
 def test_crops_of_a_pixel_tensor_are_windows_of_it(llava: Any) -> None:
-    anatomy, processor = llava
-    pixels = anatomy.pixels(processor, [tiny_models.sample_image(1)])["pixel_values"][0]
-    [found] = tokens_of(llava, [pixels], Cropping(patches=1))
+    parts, processor = llava
+    pixels = parts.pixels(processor, [tiny_models.sample_image(1)])["pixel_values"][0]
+    [found] = tokens_of(llava, [pixels], Cropping(num_crops=1))
     assert found.boxes[0] == (0, 0, 32, 32)  # one window shows all
-    [whole] = anatomy.encode({"pixel_values": pixels[None]})
+    [whole] = parts.encode({"pixel_values": pixels[None]})
     torch.testing.assert_close(found.tokens[0], whole, rtol=1e-3, atol=1e-3)
 
 
 def test_crops_of_unlike_sizes_are_padded_and_masked() -> None:
     model, processor = tiny_models.build("qwen2_5_vl")
     [found] = tokens_of(
-        (Anatomy.of(model), processor), [tiny_models.sample_image(1, (160, 60))], Cropping(20, "random")
+        (ModelParts.of(model), processor), [tiny_models.sample_image(1, (160, 60))], Cropping(20, "random")
     )
     assert found.mask is not None
     assert found.mask.shape == found.tokens.shape[:2]
@@ -110,16 +108,12 @@ def test_shrunk_crops_hold_no_detail_that_the_model_did_not_get(llava: Any) -> N
 def test_native_resolution_has_no_shrunk_image() -> None:
     model, processor = tiny_models.shared("qwen2_5_vl")
     with pytest.raises(ValueError, match="no shrunk one"):
-        tokens_of(
-            (Anatomy.of(model), processor), [tiny_models.sample_image(1)], replace(CROPPING, shrunk=True)
-        )
+        tokens_of((ModelParts.of(model), processor), [tiny_models.sample_image(1)], replace(CROPPING, shrunk=True))
 
 
 def test_joined_crops_hold_all_and_mask_the_shorter_ones() -> None:
     one = CropTokens((Box(0, 0, 1, 1),), (8, 8), torch.ones(1, 3, 2), None)
-    two = CropTokens(
-        (Box(0, 0, 2, 2),) * 2, (8, 4), torch.ones(2, 2, 2), torch.tensor([[True, True], [True, False]])
-    )
+    two = CropTokens((Box(0, 0, 2, 2),) * 2, (8, 4), torch.ones(2, 2, 2), torch.tensor([[True, True], [True, False]]))
     both = CropTokens.joined([one, two])
     assert both.tokens.shape == (3, 3, 2) and len(both.boxes) == 3
     assert both.mask is not None

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from airvlm.methods.air.crops import Box, crop_boxes, crops
+from airvlm.methods.evidence.crops import Box, crop_boxes, crops
 
 sizes = st.tuples(st.integers(1, 3000), st.integers(1, 3000))
 SHAPES = [(640, 480), (480, 640), (336, 336), (2000, 90), (50, 1500), (7, 5), (1, 1)]

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.air.config import AIR
-from airvlm.methods.air.crops import Box, CropTokens
-from airvlm.methods.air.evidence import Evidence, gather, kept_crops
-from airvlm.methods.air.prototypes import prototypes
-from airvlm.methods.air.transport import cosine_cost, sinkhorn
-from airvlm.methods.air.transported import landing, project
+from airvlm import AIR, CropBlend
+from airvlm.methods.crop_blend import landing, project
+from airvlm.methods.evidence.crops import Box, CropTokens
+from airvlm.methods.evidence.match import Evidence, gather, kept_crops
+from airvlm.methods.evidence.prototypes import prototypes
+from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
 
 K, M, N, D = 9, 5, 4, 6
-TRANSPORTED = AIR.transported(top_q=4, eps=0.1)
-PAPER = AIR.paper(top_q=4, eps=0.1, tau=None)
+TRANSPORTED = CropBlend(num_prototypes=4, eps=0.1)
+PAPER = AIR(num_prototypes=4, eps=0.1, tau=None)
 BOXES = tuple(Box(m, 0, m + 4, 8) for m in range(M))
 
 
@@ -94,9 +94,7 @@ def test_controls_keep_as_many_crops_but_others() -> None:
     assert near.count == far.count == drawn.count == 2
     assert far.distances[far.kept].min() > far.distances[~far.kept].max()
     assert not torch.equal(near.kept, far.kept)
-    assert any(
-        not torch.equal(evidence(keep=2, order="random", seed=s).kept, drawn.kept) for s in range(1, 6)
-    )
+    assert any(not torch.equal(evidence(keep=2, order="random", seed=s).kept, drawn.kept) for s in range(1, 6))
 
 
 def test_memory_is_the_kept_crops_tokens_and_the_prototypes_before_them() -> None:
@@ -143,7 +141,7 @@ def direct_projection(carry: str, temperature: float) -> Tensor:
 def test_projected_tokens_are_the_plans_means_mixed_by_each_rows_own_cost(
     carry: str, temperature: float | None
 ) -> None:
-    found = evidence(TRANSPORTED, carry=carry, temperature=temperature)
+    found = evidence(TRANSPORTED, match=carry, temperature=temperature)
     expected = direct_projection(carry, temperature or 0.1)
     torch.testing.assert_close(found.projected, expected, rtol=1e-4, atol=1e-5)
 
@@ -164,13 +162,13 @@ def test_nothing_kept_projects_nothing() -> None:
 
 def test_geometry_brings_a_crop_of_the_whole_image_back_to_its_places() -> None:
     whole = CropTokens((Box(0, 0, 8, 8),), (8, 8), tokens(1, 1, K, D), None)
-    [found] = gathered([tokens(0, K, D)], [whole], replace(TRANSPORTED, carry="geometry"))
+    [found] = gathered([tokens(0, K, D)], [whole], replace(TRANSPORTED, match="geometry"))
     torch.testing.assert_close(found.projected, whole.tokens[0][found.prototypes])
 
 
 def test_geometry_leaves_places_that_no_crop_shows() -> None:
     corner = CropTokens((Box(0, 0, 4, 4),), (8, 8), tokens(1, 1, 4, D), None)
-    [found] = gathered([tokens(0, 16, D)], [corner], AIR(carry="geometry"))
+    [found] = gathered([tokens(0, 16, D)], [corner], CropBlend(match="geometry"))
     assert found.covered is not None
     assert found.covered.nonzero().flatten().tolist() == [0, 1, 4, 5]
 
@@ -203,4 +201,4 @@ DISTANCES = torch.tensor([[0.3, 0.1, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]])
     ],
 )
 def test_each_image_keeps_crops_by_its_own_distances(fields: dict[str, Any], kept: list[str]) -> None:
-    assert ["".join(map(str, row)) for row in kept_crops(DISTANCES, AIR(**fields)).int().tolist()] == kept
+    assert ["".join(map(str, row)) for row in kept_crops(DISTANCES, CropBlend(**fields)).int().tolist()] == kept

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airvlm.methods.air.prototypes import how_many, prototypes
+from airvlm.methods.evidence.prototypes import how_many, prototypes
 
 
 def tokens(*shape, seed=0):
@@ -73,9 +73,7 @@ def test_half_precision_tokens_are_measured_in_single_precision(dtype):
     assert torch.equal(prototypes(Z, 7).indices, prototypes(Z.float(), 7).indices)
 
 
-@pytest.mark.parametrize(
-    ("q", "K", "Q"), [(100, 576, 100), (100, 64, 64), (0.5, 64, 32), (1.0, 7, 7), (1, 7, 1)]
-)
+@pytest.mark.parametrize(("q", "K", "Q"), [(100, 576, 100), (100, 64, 64), (0.5, 64, 32), (1.0, 7, 7), (1, 7, 1)])
 def test_q_is_a_count_or_a_fraction(q, K, Q):
     assert how_many(q, K) == Q
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from airvlm.methods.air.reinforced import identity, literal_term, reinforce, term
+from airvlm.methods.air import identity, literal_term, reinforce, term
 
 B, T, S, d = 2, 6, 5, 16
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from airvlm import VLM, tiny
 from airvlm.methods.air import transport
-from airvlm.methods.air.crops import crop_boxes
-from airvlm.methods.air.transport import cosine_cost, sinkhorn
+from airvlm.methods.evidence.crops import crop_boxes
+from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
 
 EPS = [0.005, 0.03, 0.1, 1.0, 10.0]
 
@@ -92,9 +92,7 @@ def test_pot_agrees_to_1e_5(eps, seed):
     ours = sinkhorn(C, eps, tolerance=1e-6, max_iterations=5000)
     a, b = np.full(20, 1 / 20), np.full(37, 1 / 37)
     for m in range(4):
-        oracle = ot.sinkhorn(
-            a, b, C[m].double().numpy(), eps, method="sinkhorn_log", stopThr=1e-12, numItermax=20000
-        )
+        oracle = ot.sinkhorn(a, b, C[m].double().numpy(), eps, method="sinkhorn_log", stopThr=1e-12, numItermax=20000)
         np.testing.assert_allclose(ours.plan[m].numpy(), oracle, atol=1e-5)
         assert abs(ours.cost[m].item() - (oracle * C[m].numpy()).sum()) < 1e-5
 
@@ -106,9 +104,7 @@ def test_pot_agrees_at_the_default_tolerance_on_token_like_vectors():
     for eps in (0.05, 0.1, 1.0):
         ours = sinkhorn(C, eps)
         for m in range(5):
-            T = ot.sinkhorn(
-                np.full(30, 1 / 30), np.full(48, 1 / 48), C[m].double().numpy(), eps, stopThr=1e-12
-            )
+            T = ot.sinkhorn(np.full(30, 1 / 30), np.full(48, 1 / 48), C[m].double().numpy(), eps, stopThr=1e-12)
             assert abs(ours.cost[m].item() - (T * C[m].numpy()).sum()) < 1e-4
 
 
@@ -119,7 +115,7 @@ def trained():
     images = [Image.open(scene.path).convert("RGB") for scene in tiny.scenes("test")[:8]]
 
     def tokens(images):
-        return torch.stack(list(vlm.anatomy.encode(vlm.anatomy.pixels(vlm.processor, images))))
+        return torch.stack(list(vlm.parts.encode(vlm.parts.pixels(vlm.processor, images))))
 
     crops = [tokens([image.crop(box) for box in crop_boxes(image.size)]) for image in images]
     return cosine_cost(tokens(images).unsqueeze(1), torch.stack(crops))
@@ -188,9 +184,7 @@ def test_masked_tokens_are_as_if_they_were_not_there(eps):
     C = cost(2, 5, 8)
     padded = torch.full((2, 7, 11), torch.nan)
     padded[:, :5, :8] = C
-    T = sinkhorn(
-        padded, eps, mask_rows=torch.arange(7) < 5, mask_columns=(torch.arange(11) < 8).expand(2, 11)
-    )
+    T = sinkhorn(padded, eps, mask_rows=torch.arange(7) < 5, mask_columns=(torch.arange(11) < 8).expand(2, 11))
     alone = sinkhorn(C, eps)
     torch.testing.assert_close(T.plan[:, :5, :8], alone.plan, atol=1e-6, rtol=1e-3)
     torch.testing.assert_close(T.cost, alone.cost, atol=1e-5, rtol=0)
@@ -218,13 +212,9 @@ def test_zero_vectors_and_constant_tokens_give_no_nan(eps):
     for x in (X, torch.ones(4, 16), torch.cat([X, torch.ones(1, 16)])):
         C = cosine_cost(x, Y)
         T = sinkhorn(C, eps)
-        assert (
-            C.isfinite().all() and T.plan.isfinite().all() and T.cost.isfinite().all() and T.converged.all()
-        )
+        assert C.isfinite().all() and T.plan.isfinite().all() and T.cost.isfinite().all() and T.converged.all()
     assert cosine_cost(X, Y).eq(1).all()
-    torch.testing.assert_close(
-        sinkhorn(cosine_cost(torch.ones(4, 16), Y), eps).cost, torch.tensor([1.0, 0.0])
-    )
+    torch.testing.assert_close(sinkhorn(cosine_cost(torch.ones(4, 16), Y), eps).cost, torch.tensor([1.0, 0.0]))
 
 
 def test_cosine_cost_is_one_minus_the_cosine_and_broadcasts():

@@ -1,4 +1,4 @@
-"""GLM-4V's tokenizer: the mechanism on a small vocabulary, and the original's ids where its vocabulary is at hand.
+"""GLM-4V's tokenizer: the summary on a small vocabulary, and the original's ids where its vocabulary is at hand.
 
 The official file comes with the checkpoint only: AIRVLM_GLM_VOCABULARY=/path/to/tokenizer.model runs the pairs.
 """
@@ -94,9 +94,7 @@ def test_digits_go_in_threes_and_letters_are_not_recomposed(small: ChatGLM4Token
     assert small.decode(small.encode(decomposed, add_special_tokens=False)) == decomposed
 
 
-@pytest.mark.parametrize(
-    "typed", ["x<|assistant|>y", "[gMASK]<sop>", "<|endoftext|>", "[MASK] <eop>", "<|image|>"]
-)
+@pytest.mark.parametrize("typed", ["x<|assistant|>y", "[gMASK]<sop>", "<|endoftext|>", "[MASK] <eop>", "<|image|>"])
 def test_special_strings_typed_in_a_chat_stay_text(small: ChatGLM4Tokenizer, typed: str) -> None:
     for content in (typed, [{"type": "text", "text": typed}]):
         ids = chat(small, [{"role": "user", "content": content, "metadata": typed}])

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from airvlm import models
-from airvlm.methods.air.config import AIR
+from airvlm import CropBlend, models
 from airvlm.models import CheckpointError
 from airvlm.models.ported import checkpoint
 from airvlm.vlm import VLM
@@ -123,7 +122,7 @@ def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: st
     from transformers import BitsAndBytesConfig
 
     vlm = VLM.load(folders[model_type], quantization_config=BitsAndBytesConfig(load_in_4bit=True))
-    answer = vlm.ask(sample_image(1), "Is there a dog?", method=AIR.transported(patches=3), max_new_tokens=4)
+    answer = vlm.ask(sample_image(1), "Is there a dog?", method=CropBlend(num_crops=3), max_new_tokens=4)
     assert answer.report is not None and answer.report.fired
 
 
@@ -155,7 +154,7 @@ def test_missing_and_unexpected_names_are_all_named(folder: Path, model_type: st
     layer = (
         "transformer.h.{}.mlp.w1.weight"
         if model_type == "qwen"
-        else "transformer.encoder.layers.{}.mlp.dense_h_to_4h.weight"
+        else "transformer.builder.layers.{}.mlp.dense_h_to_4h.weight"
     )
     lost = [layer.format(i) for i in (0, 2, 3)] + [
         "lm_head.weight" if model_type == "qwen" else "transformer.vision.boi"

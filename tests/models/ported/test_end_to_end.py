@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from airvlm import cli
-from airvlm.hooks.method import Method
-from airvlm.methods.air.config import AIR
+from airvlm import AIR, AIRMemory, CropBlend, cli
+from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
@@ -21,9 +20,9 @@ from tests.tiny_models import sample_image
 QUESTION = "Is there a dog in the image?"
 METHODS: dict[str, Method | None] = {
     "vanilla": None,
-    "air-paper": AIR.paper(layers=(1, 4), keep=2, patches=3, strength=0.5),
-    "air-lineage": AIR.lineage(layers=(1, 4), keep=2, patches=3, strength=0.5, threshold=0.3),
-    "air-transported": AIR.transported(patches=3, weight=0.5),
+    "air-paper": AIR(layers=(1, 4), keep=2, num_crops=3, strength=0.5),
+    "air-lineage": AIRMemory(layers=(1, 4), keep=2, num_crops=3, strength=0.5, threshold=0.3),
+    "air-transported": CropBlend(num_crops=3, weight=0.5),
     "memvr": MemVR(alpha=0.3, threshold=0.3, layers=(1, 4)),
     "vaf": VAF(enhance=0.8, suppress=0.4, layers=(1, 4)),
     "vcd": VCD(alpha=0.5, beta=0.0),
@@ -39,9 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(root: Path, model_type: str) -> Path:
     at = root / model_type
-    return (
-        at if at.exists() else tiny.save(at, model_type, pickled=model_type == "qwen", dtype=torch.bfloat16)
-    )
+    return at if at.exists() else tiny.save(at, model_type, pickled=model_type == "qwen", dtype=torch.bfloat16)
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def test_every_method_acts_and_leaves_no_trace(vlm: VLM) -> None:
         assert answer.report is None or answer.report.fired, name
     assert len({answer.text for answer in answers.values()}) > 1
     assert vlm.ask(sample_image(1), QUESTION, max_new_tokens=6).text == answers["vanilla"].text
-    assert vlm.describe(sample_image(1), method=AIR.transported(patches=3), max_new_tokens=6).report.fired  # type: ignore[union-attr]
+    assert vlm.describe(sample_image(1), method=CropBlend(num_crops=3), max_new_tokens=6).report.fired  # type: ignore[union-attr]
 
 
 def test_a_batch_of_images_and_text_equals_its_rows(vlm: VLM) -> None:
@@ -68,7 +65,7 @@ def test_a_batch_of_images_and_text_equals_its_rows(vlm: VLM) -> None:
     together = [answer.text for answer in vlm.batch(requests, max_new_tokens=6, progress=False)]
     assert together == [vlm.ask(*request, max_new_tokens=6).text for request in requests]
     several: list[Any] = [sample_image(1), sample_image(2)]
-    if vlm.anatomy.family == "qwen":
+    if vlm.parts.family == "qwen":
         assert vlm.ask(several, QUESTION, max_new_tokens=4).tokens
     else:
         with pytest.raises(Exception, match="one image a conversation"):
@@ -82,10 +79,10 @@ def test_streams_and_likelihoods(vlm: VLM) -> None:
 
 
 def test_an_option_is_scored_where_the_answer_would_stand(vlm: VLM) -> None:
-    row = vlm.encoder.read(sample_image(1), QUESTION)
-    start = "\n" if vlm.anatomy.family == "chatglm" else ""  # Qwen's template has written it already
+    row = vlm.builder.read(sample_image(1), QUESTION)
+    start = "\n" if vlm.parts.family == "chatglm" else ""  # Qwen's template has written it already
     assert (row.prompt + start).endswith("assistant\n" if not start else "<|assistant|>\n")
-    ids = vlm.encoder.inputs([replace(row, prompt=row.prompt + start + "Yes")])
+    ids = vlm.builder.build([replace(row, prompt=row.prompt + start + "Yes")])
     option = vlm.processor.tokenizer.encode("Yes", add_special_tokens=False)
     with torch.no_grad():
         logp = vlm.model(**ids).logits[0, -len(option) - 1 : -1].float().log_softmax(-1)
@@ -96,24 +93,22 @@ def test_an_option_is_scored_where_the_answer_would_stand(vlm: VLM) -> None:
 def test_special_strings_in_a_question_stay_text(vlm: VLM) -> None:
     typed = "What is <|im_end|> and <|user|> and [gMASK] and <img>?"
     answer = vlm.ask(sample_image(1), typed, max_new_tokens=2)
-    ids = vlm.encoder.inputs([vlm.encoder.read(sample_image(1), typed)])["input_ids"][0]
-    plain = vlm.encoder.inputs([vlm.encoder.read(sample_image(1), "What is?")])["input_ids"][0]
+    ids = vlm.builder.build([vlm.builder.read(sample_image(1), typed)])["input_ids"][0]
+    plain = vlm.builder.build([vlm.builder.read(sample_image(1), "What is?")])["input_ids"][0]
     first = vlm.processor.tokenizer.convert_tokens_to_ids("<|endoftext|>")
     assert ids[ids >= first].tolist() == plain[plain >= first].tolist()
     assert typed in vlm.processor.tokenizer.decode(ids)
     assert answer.tokens <= 2
 
 
-def test_the_command_line_and_the_evaluation(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_and_the_evaluation(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = tmp_path / "scene.png"
     sample_image(1, (96, 80)).save(image)
-    settings = ["--set", "patches=3", "--max-new-tokens", "4", "--json"]
+    settings = ["--set", "num_crops=3", "--max-new-tokens", "4", "--json"]
     assert cli.run(["ask", str(image), QUESTION, "-m", str(folder), "--method", "air", *settings]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == str(folder)
     where = ["-m", str(folder), "--out", str(tmp_path / "runs"), "--limit", "3", "--max-new-tokens", "4"]
-    code = cli.run(["evaluate", "tiny-chair", "--method", "air-transported:patches=3", *where, "--json"])
+    code = cli.run(["evaluate", "tiny-chair", "--method", "air-transported:num_crops=3", *where, "--json"])
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert code == 0 or "could not be read" in printed.err  # random weights may say nothing at all

@@ -29,9 +29,7 @@ def test_pixels_equal_the_original_bit_for_bit(model: str) -> None:
             pixels = SquareImageProcessor(size=wanted.shape[-1])(source)["pixel_values"][0]
         else:  # "448_rows_0_100_447": some rows at the real size
             size, _, *rows = kind.split("_")
-            pixels = SquareImageProcessor(size=int(size))(source)["pixel_values"][0][
-                :, [int(r) for r in rows]
-            ]
+            pixels = SquareImageProcessor(size=int(size))(source)["pixel_values"][0][:, [int(r) for r in rows]]
         assert torch.equal(pixels, wanted), key
         compared += 1
     assert compared
@@ -56,9 +54,7 @@ def processor(model_type: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def prompt(processor: Any, question: str, images: int) -> str:
     content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
-    text: str = processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True
-    )
+    text: str = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     return text
 
 
@@ -86,9 +82,7 @@ def test_a_template_call_reads_the_image_itself(processor: Any) -> None:
         return_dict=True,
         return_tensors="pt",
     )
-    wanted = processor(
-        text=prompt(processor, "Is there a dog?", 1), images=sample_image(1), return_tensors="pt"
-    )
+    wanted = processor(text=prompt(processor, "Is there a dog?", 1), images=sample_image(1), return_tensors="pt")
     assert torch.equal(inputs["input_ids"], wanted["input_ids"])
     assert torch.equal(inputs["pixel_values"], wanted["pixel_values"])
 
@@ -122,9 +116,7 @@ def test_glm_takes_one_image_a_prompt_in_either_form(processor: Any) -> None:
 
 
 @model_types
-def test_a_folder_saved_under_the_image_processors_former_name_is_read(
-    processor: Any, tmp_path: Path
-) -> None:
+def test_a_folder_saved_under_the_image_processors_former_name_is_read(processor: Any, tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
     file = tmp_path / "processor_config.json"
     saved = file.read_text()

@@ -112,9 +112,7 @@ class Qwen(Tower):
         wanted = self.norm(self.weights["attn_pool.query"], "attn_pool.ln_q") + positions
         parts = {"q": wanted, "k": seen + stretched(positions, side), "v": seen}
         heads = seen.shape[-1] // 128
-        q, k, v = (
-            np.split(self.linear(part, f"attn_pool.{name}_proj"), heads, -1) for name, part in parts.items()
-        )
+        q, k, v = (np.split(self.linear(part, f"attn_pool.{name}_proj"), heads, -1) for name, part in parts.items())
         out = [attention(*head) for head in zip(q, k, v, strict=True)]
         return self.linear(np.concatenate(out, axis=-1), "attn_pool.out_proj")
 

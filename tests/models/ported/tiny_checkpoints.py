@@ -23,8 +23,7 @@ from tests.tiny_models import scale
 
 MODELS = ("qwen", "chatglm")
 TEXT = (
-    "Is there a dog in the image? Yes, there is a dog near the table. "
-    "Please describe this image in detail. user system"
+    "Is there a dog in the image? Yes, there is a dog near the table. Please describe this image in detail. user system"
 )
 GUARD = "raise RuntimeError('the checkpoint must not run its own code')\n"
 
@@ -198,7 +197,7 @@ def official_weights(made: Any) -> dict[str, Tensor]:
             stored[at + "mlp.w2.weight"] = own["mlp.gate_proj.weight"]
             stored[at + "mlp.c_proj.weight"] = own["mlp.down_proj.weight"]
         else:
-            at = f"transformer.encoder.layers.{i}."
+            at = f"transformer.builder.layers.{i}."
             stored[at + "input_layernorm.weight"] = own["input_layernorm.weight"]
             stored[at + "post_attention_layernorm.weight"] = own["post_attention_layernorm.weight"]
             stored[at + "self_attention.query_key_value.weight"] = qkv["weight"]
@@ -227,7 +226,7 @@ def _plain_name(name: str, model_type: str) -> str:
     }
     glm = {
         "model.language_model.embed_tokens.": "transformer.embedding.word_embeddings.",
-        "model.language_model.norm.": "transformer.encoder.final_layernorm.",
+        "model.language_model.norm.": "transformer.builder.final_layernorm.",
         "model.visual.layers.": "transformer.vision.transformer.layers.",
         "model.visual.": "transformer.vision.",
         "lm_head.": "transformer.output_layer.",
@@ -251,9 +250,7 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     settings = config(model_type, **changed) | {"torch_dtype": str(dtype).removeprefix("torch.")}
     (folder / "config.json").write_text(json.dumps(settings, indent=2))
-    weights = {
-        name: weight.to(dtype) for name, weight in official_weights(model(model_type, **changed)).items()
-    }
+    weights = {name: weight.to(dtype) for name, weight in official_weights(model(model_type, **changed)).items()}
     save_weights(folder, weights, shards=shards, pickled=pickled)
     if model_type == "qwen":
         write_vocabulary(folder / "qwen.tiktoken", vocabulary())
@@ -313,10 +310,7 @@ def save_weights(folder: Path, weights: dict[str, Tensor], *, shards: int, pickl
     stem, suffix = ("pytorch_model", ".bin") if pickled else ("model", ".safetensors")
     listed = list(weights)
     parts = [listed[i::shards] for i in range(shards)]
-    files = [
-        f"{stem}{suffix}" if shards == 1 else f"{stem}-{i + 1:05}-of-{shards:05}{suffix}"
-        for i in range(shards)
-    ]
+    files = [f"{stem}{suffix}" if shards == 1 else f"{stem}-{i + 1:05}-of-{shards:05}{suffix}" for i in range(shards)]
     for file, part in zip(files, parts):
         held = {name: weights[name] for name in part}
         if pickled:

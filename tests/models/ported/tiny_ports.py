@@ -8,14 +8,10 @@ from airvlm.models.ported.processing import SquareImageProcessor
 models.register()  # tiny_models builds through transformers' Auto classes
 
 
-def configs(
-    text: dict[str, Any], *, view: int, image: int, start: int, end: int
-) -> dict[str, dict[str, Any]]:
+def configs(text: dict[str, Any], *, view: int, image: int, start: int, end: int) -> dict[str, dict[str, Any]]:
     """Two configs around the common text settings. An image is 16 rows between the ids `start` and `end`."""
     assert end == start + 1
-    shared = {
-        key: text[key] for key in ("hidden_size", "num_attention_heads", "pad_token_id", "eos_token_id")
-    }
+    shared = {key: text[key] for key in ("hidden_size", "num_attention_heads", "pad_token_id", "eos_token_id")}
     return {
         "qwen": {
             **shared,

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm import models
-from airvlm.methods.air.config import AIR
+from airvlm import CropBlend, models
 from airvlm.models.ported.processing import SquareImageProcessor
 from airvlm.models.qwen_vl.model import QwenVLForConditionalGeneration
 from tests.models.ported import golden_cases as golden
@@ -168,9 +167,7 @@ def test_beams_carry_every_images_rows() -> None:
 def test_images_and_places_must_agree() -> None:
     model = tiny.model("qwen")
     batch = shown(model, [[2]])
-    with pytest.raises(
-        ValueError, match="16 ids between <img> and </img>, but 2 images give 32 visual tokens"
-    ):
+    with pytest.raises(ValueError, match="16 ids between <img> and </img>, but 2 images give 32 visual tokens"):
         model(**{**batch, "pixel_values": batch["pixel_values"].repeat(2, 1, 1, 1)})
 
 
@@ -183,7 +180,7 @@ def test_the_ids_inside_a_span_do_not_matter() -> None:
     assert torch.equal(model(**batch).logits, model(**{**batch, "input_ids": other}).logits)
     beams = generate(model, batch, num_beams=2)
     assert generate(model, {**batch, "input_ids": other}, num_beams=2).tolist() == beams.tolist()
-    with AIR.transported(patches=3)(
+    with CropBlend(num_crops=3)(
         model, SquareImageProcessor(size=64), images=[[sample_image(1)]], check_images=False
     ) as run:
         generate(model, {**batch, "input_ids": other})

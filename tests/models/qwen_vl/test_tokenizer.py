@@ -93,9 +93,7 @@ def test_parts_of_a_message_are_written_as_the_originals_list_helper_does() -> N
         if not parts or any("box" in part for part in parts):
             continue
         content = [
-            {"type": "image", "path": part["image"]}
-            if "image" in part
-            else {"type": "text", "text": part["text"]}
+            {"type": "image", "path": part["image"]} if "image" in part else {"type": "text", "text": part["text"]}
             for part in parts
         ]
         chat = [{"role": "user", "content": content}]
@@ -135,7 +133,7 @@ def test_random_text_is_encoded_as_by_tiktoken() -> None:
         assert real().encode(text) == oracle.encode_ordinary(text), text
 
 
-# -- the mechanism, on a small vocabulary
+# -- the summary, on a small vocabulary
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,7 @@ def wide() -> QwenVLVisual:
     model = QwenVLVisual(QwenVLVisionConfig(**json.loads((folder / "config.json").read_text())["visual"]))
     weights: dict[str, Tensor] = {}
     for name, weight in golden.tensors("qwen_vl", "vision_wide/model.safetensors").items():
-        name = (
-            name.removeprefix("transformer.visual.")
-            .removeprefix("transformer.")
-            .replace(".attn.out", ".out", 1)
-        )
+        name = name.removeprefix("transformer.visual.").removeprefix("transformer.").replace(".attn.out", ".out", 1)
         if "in_proj_" in name:
             for part, piece in zip("qkv", weight.chunk(3)):
                 weights[f"attn_pool.{part}_proj.{name.rsplit('_')[-1]}"] = piece

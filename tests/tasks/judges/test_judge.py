@@ -35,9 +35,7 @@ def number(text: str) -> float | None:
 
 def judge_at(fake: FakeJudge, path: Path | None = None, **fields: Any) -> Judge:
     verdicts = VerdictFile(path) if path else None
-    return Judge(
-        fake.url, "fake-model", key="secret", verdicts=verdicts, **{"pause": 0.01, "timeout": 5.0} | fields
-    )
+    return Judge(fake.url, "fake-model", key="secret", verdicts=verdicts, **{"pause": 0.01, "timeout": 5.0} | fields)
 
 
 def ask(judge: Judge, text: str = "how much?", **fields: Any) -> Any:
@@ -116,9 +114,7 @@ def test_an_unreadable_verdict_is_kept_and_asked_for_again_another_time(tmp_path
         assert ask(judge_at(fake, tmp_path / "v.jsonl")).value == 4.0
 
 
-@pytest.mark.parametrize(
-    "body", [b'{"choices": []}', b'{"choices": [{"message": {"content": ""}}]}', b"[]", b"null"]
-)
+@pytest.mark.parametrize("body", [b'{"choices": []}', b'{"choices": [{"message": {"content": ""}}]}', b"[]", b"null"])
 def test_half_a_reply_is_asked_for_again_and_never_kept(tmp_path: Path, body: bytes) -> None:
     with FakeJudge(lambda prompt, n: Fault(200, body=body) if n == 0 else "5") as fake:
         assert ask(judge_at(fake, tmp_path / "v.jsonl")).value == 5.0
@@ -220,9 +216,7 @@ def test_a_judge_that_favours_the_first_place_gains_nothing_by_it() -> None:
         return float(a), float(b)
 
     with FakeJudge(first_wins) as fake:
-        scores = pairwise(
-            judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two)
-        )
+        scores = pairwise(judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two))
     assert scores == [((5.0,), (5.0,))]
     assert {request["messages"][0]["content"] for request in fake.requests} == {"x or y", "y or x"}
 
@@ -233,9 +227,7 @@ def test_a_pair_judged_in_one_order_only_is_missing() -> None:
         def two(text: str) -> tuple[float, ...] | None:
             return None if text == "dunno" else (4.0, 5.0)
 
-        assert pairwise(
-            judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two)
-        ) == [None]
+        assert pairwise(judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two)) == [None]
 
 
 def test_without_a_configured_judge_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,7 @@ from tests.golden import golden
         ("", [], []),
     ],
 )
-def test_the_marked_stretch_is_the_word(
-    text: str, truth: list[str], expected: list[tuple[str, bool]]
-) -> None:
+def test_the_marked_stretch_is_the_word(text: str, truth: list[str], expected: list[tuple[str, bool]]) -> None:
     found = marks(text, mentions(text), truth)
     assert [(text[m.start : m.end], m.present) for m in found] == expected
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airvlm.tasks.base import Item
-from airvlm.tasks.words.yesno import PARSERS, YesNo, read_yes_no, yes_no_scores
+from airvlm.tasks.words.yesno import PARSERS, YesBias, read_yes_no, yes_no_scores
 from tests.golden import YESNO_COLUMNS, golden
 
 CELLS = {("yes", "yes"): "TP", ("no", "yes"): "FN", ("no", "no"): "TN", ("yes", "no"): "FP"}
-LABELS: tuple[YesNo, YesNo] = ("yes", "no")
+LABELS: tuple[YesBias, YesBias] = ("yes", "no")
 
 
 def _cases() -> list[dict[str, Any]]:
@@ -64,9 +64,7 @@ def test_strict_reads_words(text: str, said: str | None) -> None:
 
 
 @given(st.text(max_size=30), st.sampled_from(LABELS))
-def test_no_parser_fails_on_any_text_and_strict_says_yes_only_where_the_text_does(
-    text: str, label: YesNo
-) -> None:
+def test_no_parser_fails_on_any_text_and_strict_says_yes_only_where_the_text_does(text: str, label: YesBias) -> None:
     for parser in PARSERS:
         assert read_yes_no(text, label, parser) in {"yes", "no", None}
     if read_yes_no(text, label, "strict") == "yes":

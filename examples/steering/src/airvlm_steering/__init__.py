@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from airvlm.hooks.fields import setting
-from airvlm.hooks.intervention import Context, norm
-from airvlm.hooks.templates import VisualTokenMethod
+from airvlm.methods.base import option
+from airvlm.runtime.intervention import Context, norm
+from airvlm.methods.templates import VisualTokenMethod
 
 
 @dataclass(frozen=True)
 class Steering(VisualTokenMethod):
     """moves visual tokens along the direction from one word to another"""
 
-    towards: str = setting("yes", "the word whose embedding visual tokens are moved towards")
-    away: str = setting("no", "the word that they are moved away from")
-    strength: float = setting(0.1, "norm of what is added over the norm of the token", low=0.0, off=0.0)
+    towards: str = option("yes", "the word whose embedding visual tokens are moved towards")
+    away: str = option("no", "the word that they are moved away from")
+    strength: float = option(0.1, "norm of what is added over the norm of the token", low=0.0, off=0.0)
 
     name: ClassVar[str] = "steering"
 
@@ -35,6 +35,6 @@ class Steering(VisualTokenMethod):
     def embedding(self, word: str, context: Context) -> Tensor:
         """The mean input embedding (d,) of a word's tokens."""
         ids = context.processor.tokenizer(word, add_special_tokens=False, return_tensors="pt").input_ids[0]
-        table: Any = context.anatomy.model.get_input_embeddings()
+        table: Any = context.parts.model.get_input_embeddings()
         with torch.no_grad():
             return table(ids.to(table.weight.device)).float().mean(0)

@@ -15,6 +15,4 @@ def manifest() -> Any:
     from lmms_eval.models.registry_v2 import ModelManifest
 
     models = "airvlm.integrations.lmms_eval.models"
-    return ModelManifest(
-        "airvlm", simple_class_path=f"{models}.AirvlmSimple", chat_class_path=f"{models}.Airvlm"
-    )
+    return ModelManifest("airvlm", simple_class_path=f"{models}.AirvlmSimple", chat_class_path=f"{models}.Airvlm")

@@ -18,7 +18,7 @@ from lmms_eval.api.instance import GenerationResult, TokenCounts
 from lmms_eval.api.model import lmms
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 
-from airvlm import VLM, Answer, NeverFired
+from airvlm import VLM, Answer, MethodNotApplied
 from airvlm.integrations.choice import chosen_method
 from airvlm.integrations.lmms_eval.arguments import Generation, generation
 
@@ -65,9 +65,7 @@ class _Airvlm(lmms):
         )
         self.device = self.vlm.model.device
         self.batch_size = int(batch_size)
-        self.system_prompt = (
-            None if system_prompt is None else self._resolve_system_prompt(str(system_prompt))
-        )
+        self.system_prompt = None if system_prompt is None else self._resolve_system_prompt(str(system_prompt))
         self.ignore = tuple(name for name in ignore.split("+") if name)
         self.reports = None if reports is None else Path(str(reports))
 
@@ -150,9 +148,7 @@ class _Airvlm(lmms):
         reports = [answer.report for answer, _ in own if answer.report is not None]
         fired, acting = _summed([sum(report.fired for report in reports), len(reports)])
         tokens, seconds = sum(answer.tokens for answer, _ in own), time.perf_counter() - started
-        counts = (
-            {} if self.method is None else {f"airvlm_{kind}_fired": fired, f"airvlm_{kind}_answers": acting}
-        )
+        counts = {} if self.method is None else {f"airvlm_{kind}_fired": fired, f"airvlm_{kind}_answers": acting}
         log_metrics(seconds, tokens, tokens / max(seconds, 1e-9), counts)
         if self.reports is not None and own:
             file = self.reports if self._world_size == 1 else self.reports.with_suffix(f".{self._rank}.jsonl")
@@ -160,13 +156,11 @@ class _Airvlm(lmms):
                 for answer, request in own:
                     *_, doc_id, task, _ = request.args
                     report = None if answer.report is None else answer.report.to_json()
-                    lines.write(
-                        json.dumps({"task": task, "doc_id": doc_id, "text": answer.text, "report": report})
-                    )
+                    lines.write(json.dumps({"task": task, "doc_id": doc_id, "text": answer.text, "report": report}))
                     lines.write("\n")
         if acting and not fired and not all(report.silent for report in reports):
             why = next((report.reason for report in reports), "no report of this rank")
-            raise NeverFired(
+            raise MethodNotApplied(
                 f"{self.method.name if self.method else ''} acted on none of {acting} answers: {why}"
             )
 
@@ -193,9 +187,7 @@ class _Airvlm(lmms):
     def _ask(self, arguments: tuple[Any, ...]) -> tuple[Asked, dict[str, Any], str]:
         raise NotImplementedError
 
-    def _rounds(
-        self, arguments: tuple[Any, ...]
-    ) -> tuple[Callable[[list[str]], Asked | None], dict[str, Any]]:
+    def _rounds(self, arguments: tuple[Any, ...]) -> tuple[Callable[[list[str]], Asked | None], dict[str, Any]]:
         raise NotImplementedError
 
 
@@ -208,9 +200,7 @@ class Airvlm(_Airvlm):
         context, doc_to_messages, given, doc_id, task, split = arguments
         return self._turns(doc_to_messages(self._doc(task, split, doc_id))), given, context
 
-    def _rounds(
-        self, arguments: tuple[Any, ...]
-    ) -> tuple[Callable[[list[str]], Asked | None], dict[str, Any]]:
+    def _rounds(self, arguments: tuple[Any, ...]) -> tuple[Callable[[list[str]], Asked | None], dict[str, Any]]:
         _, doc_to_messages, given, doc_id, task, split = arguments
         doc, told = self._doc(task, split, doc_id), {"previous_round_info": None}
 
@@ -239,9 +229,7 @@ class AirvlmSimple(_Airvlm):
         context, given, doc_to_visual, doc_id, task, split = arguments
         return self._plain(doc_to_visual(self._doc(task, split, doc_id)), context), given, context
 
-    def _rounds(
-        self, arguments: tuple[Any, ...]
-    ) -> tuple[Callable[[list[str]], Asked | None], dict[str, Any]]:
+    def _rounds(self, arguments: tuple[Any, ...]) -> tuple[Callable[[list[str]], Asked | None], dict[str, Any]]:
         context, given, doc_to_visual, doc_to_text, doc_id, task, split = arguments
         doc, told = self._doc(task, split, doc_id), {"previous_round_info": None}
 

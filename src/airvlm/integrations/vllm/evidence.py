@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from airvlm import AIR
-from airvlm.images.shrink import reduced, usable_side
-from airvlm.methods.air.crops import Box, CropTokens, crop_boxes, crops
-from airvlm.methods.air.evidence import gather
-from airvlm.methods.air.transported import project
+from airvlm.inputs.shrink import reduced, usable_side
+from airvlm.methods.evidence.crops import Box, CropTokens, crop_boxes, crops
+from airvlm.methods.evidence.match import gather
+from airvlm.methods.crop_blend import project
 
 __all__ = ["cut", "reinforced"]
 

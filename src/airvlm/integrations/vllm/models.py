@@ -45,9 +45,7 @@ class _Air:
             raise ValueError("airvlm: video_pruning_rate changes the embeddings' layout; leave it unset")
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
-        ours = {
-            name.removeprefix(PREFIX): kwargs.pop(name) for name in list(kwargs) if name.startswith(PREFIX)
-        }
+        ours = {name.removeprefix(PREFIX): kwargs.pop(name) for name in list(kwargs) if name.startswith(PREFIX)}
         embeddings = super().embed_multimodal(**kwargs)  # type: ignore[misc]
         if "method" not in ours:
             self.air_counts["off"] += len(embeddings)

@@ -39,9 +39,7 @@ def _method(setting: Setting, base: AIR, *, local: bool) -> AIR | None:
         return _served(parse_method(setting, local=local) if isinstance(setting, str) else setting)
     if not isinstance(setting, Mapping):
         raise ValueError(f"airvlm = {setting!r}: give false, true, a method's name or its fields")
-    changes = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in setting.items() if name != "method"
-    }
+    changes = {name: tuple(v) if isinstance(v, list) else v for name, v in setting.items() if name != "method"}
     method: Method | None = base
     if "method" in setting:
         method = parse_method(str(setting["method"]), local=local)
@@ -77,9 +75,7 @@ def _served(method: Method | None) -> AIR | None:
             "method."
         )
     if method.source != "original":
-        raise ValueError(
-            f"source={method.source!r} is a control for evaluations: vLLM serves source='original'"
-        )
+        raise ValueError(f"source={method.source!r} is a control for evaluations: vLLM serves source='original'")
     return None if method.off else method
 
 

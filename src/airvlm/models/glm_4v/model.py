@@ -206,9 +206,7 @@ class Glm4VModel(VisionLanguageModel):
             inputs_embeds = torch.where(where.to(device)[..., None], row, inputs_embeds)
         return inputs_embeds
 
-    def positions(
-        self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None
-    ) -> Tensor:
+    def positions(self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         batch, length = embeds.shape[:2]
         device = embeds.device
         last = getattr(cache, "last_positions", None)
@@ -230,9 +228,7 @@ class Glm4VForConditionalGeneration(VisionLanguageForConditionalGeneration):
     _no_split_modules = Glm4VModel._no_split_modules
     _keys_to_ignore_on_load_unexpected = UNUSED_WEIGHTS
 
-    def _prepare_position_ids_for_generation(
-        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]
-    ) -> Tensor:
+    def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
         """Image positions for a prompt; later tokens go on from the last one, as `generate` does by itself."""
         ids = model_kwargs.get("input_ids")
         ids = inputs_tensor if ids is None or ids.shape[1] == 0 else ids

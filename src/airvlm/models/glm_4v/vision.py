@@ -59,9 +59,7 @@ class PatchEmbedding(nn.Module):
         self.position_embedding = nn.Embedding(config.num_positions, config.hidden_size)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = (
-            self.proj(pixels.to(self.proj.weight)).flatten(2).transpose(1, 2)
-        )  # (N, patches, width), row-major
+        x = self.proj(pixels.to(self.proj.weight)).flatten(2).transpose(1, 2)  # (N, patches, width), row-major
         x = torch.cat([self.cls_embedding.expand(len(x), 1, -1), x], dim=1)
         if x.shape[1] != self.position_embedding.num_embeddings:
             raise ValueError(
@@ -154,9 +152,7 @@ class Glm4VVision(VisionTower):
         for layer in self.layers:
             x = layer(x)
         side = self.config.image_size // self.config.patch_size
-        grid = (
-            x[:, 1:].transpose(1, 2).unflatten(-1, (side, side))
-        )  # (N, width, side, side), class token dropped
+        grid = x[:, 1:].transpose(1, 2).unflatten(-1, (side, side))  # (N, width, side, side), class token dropped
         tokens = self.linear_proj(self.conv(grid).flatten(2).transpose(1, 2))  # (N, (side / 2)^2, hidden)
         boi, eoi = (edge.to(tokens).expand(len(tokens), 1, -1) for edge in (self.boi, self.eoi))
         features = torch.cat([boi, tokens, eoi], dim=1) / self.config.scaling_factor

@@ -54,9 +54,7 @@ def load(
     """
     register()
     if options.pop("weights_only", True) is not True:
-        raise CheckpointError(
-            "Pickled weights are read with weights_only=True only: anything else could run code."
-        )
+        raise CheckpointError("Pickled weights are read with weights_only=True only: anything else could run code.")
     options.pop("trust_remote_code", None)  # there is none to trust
     options.pop("use_safetensors", None)  # safetensors where there are any, else pickles through weights_only
     source = str(name_or_path)
@@ -124,9 +122,7 @@ def stored_names(folder: Path) -> set[str]:
     held = {name: _names_in(folder / name) for name in files}
     lost = sorted(f"{name} ({file})" for name, file in index.items() if name not in held[file])
     if lost:
-        raise CheckpointError(
-            f"{folder}: {found} lists weights that the files do not hold: {', '.join(lost)}"
-        )
+        raise CheckpointError(f"{folder}: {found} lists weights that the files do not hold: {', '.join(lost)}")
     return set(index)
 
 
@@ -134,9 +130,7 @@ def _names_in(file: Path) -> set[str]:
     with file.open("rb") as stream:
         head = stream.read(64)
     if head.startswith(b"version https://git-lfs"):
-        raise CheckpointError(
-            f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder."
-        )
+        raise CheckpointError(f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder.")
     whole = f"{file} is damaged or half downloaded ({file.stat().st_size} bytes): download it again."
     if file.suffix == ".safetensors":
         try:
@@ -180,9 +174,7 @@ def _listing(kind: str, found: Collection[str]) -> str:
     if not layers:
         return ""
     listed = (
-        pattern.replace(
-            "{}", numbers[0] if len(numbers) == 1 else "{" + ",".join(sorted(numbers, key=int)) + "}"
-        )
+        pattern.replace("{}", numbers[0] if len(numbers) == 1 else "{" + ",".join(sorted(numbers, key=int)) + "}")
         if numbers
         else pattern
         for pattern, numbers in sorted(layers.items())

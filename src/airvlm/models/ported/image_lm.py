@@ -80,9 +80,7 @@ class VisionLanguageModel(VisionLanguagePreTrainedModel):
         """Embeddings (B, L, hidden) with the visual tokens of all images, in reading order, written over them."""
         raise NotImplementedError
 
-    def positions(
-        self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None
-    ) -> Tensor | None:
+    def positions(self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor | None:
         """Position ids (B, L) where the caller gave none; None leaves them to the decoder."""
         return None
 

@@ -40,10 +40,10 @@ QWEN_CUTS = (
     ("attn_pool.attn.in_proj_bias", tuple(f"attn_pool.{p}_proj.bias" for p in "qkv")),
 )
 
-GLM_LAYER, GLM_OURS = r"^transformer\.encoder\.layers\.(\d+)\.", r"model.language_model.layers.\1."
+GLM_LAYER, GLM_OURS = r"^transformer\.builder\.layers\.(\d+)\.", r"model.language_model.layers.\1."
 GLM_NAMES = (
     (r"^transformer\.embedding\.word_embeddings\.", "model.language_model.embed_tokens."),
-    (r"^transformer\.encoder\.final_layernorm\.", "model.language_model.norm."),
+    (r"^transformer\.builder\.final_layernorm\.", "model.language_model.norm."),
     (r"^transformer\.output_layer\.", "lm_head."),
     (GLM_LAYER + r"input_layernorm\.", GLM_OURS + "input_layernorm."),
     (GLM_LAYER + r"post_attention_layernorm\.", GLM_OURS + "post_attention_layernorm."),

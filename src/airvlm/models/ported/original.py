@@ -34,9 +34,7 @@ def qwen(name: str, image: str, question: str, tokens: int, options: dict[str, A
     return {"prompt": inputs.input_ids[0].tolist(), "tokens": said[0, length:].tolist()}
 
 
-def chatglm(
-    name: str, image: str, question: str, tokens: int, options: dict[str, Any]
-) -> dict[str, list[int]]:
+def chatglm(name: str, image: str, question: str, tokens: int, options: dict[str, Any]) -> dict[str, list[int]]:
     from PIL import Image
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

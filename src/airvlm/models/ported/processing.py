@@ -128,9 +128,7 @@ class _SquareImages(ProcessorMixin):
             return super().from_pretrained(pretrained_model_name_or_path, **kwargs)
         config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **hub)
         rows = config.image_rows
-        tokenizer = cls.official_tokenizer.from_pretrained(
-            pretrained_model_name_or_path, image_rows=rows, **hub
-        )
+        tokenizer = cls.official_tokenizer.from_pretrained(pretrained_model_name_or_path, image_rows=rows, **hub)
         pixels = SquareImageProcessor(size=config.vision_config.image_size)
         return cls(image_processor=pixels, tokenizer=tokenizer, image_rows=rows)
 
@@ -141,9 +139,7 @@ class _SquareImages(ProcessorMixin):
         """The prompt with exactly one `image_token` for each image."""
         raise NotImplementedError
 
-    def prepare_inputs_layout(
-        self, images: Any = None, text: Any = None, **kwargs: Any
-    ) -> tuple[Any, Any, None, None]:
+    def prepare_inputs_layout(self, images: Any = None, text: Any = None, **kwargs: Any) -> tuple[Any, Any, None, None]:
         if images is not None:
             images = by_row(self.image_processor.fetch_images(images))
         if text is not None:

@@ -51,9 +51,7 @@ def read_ranks(path: str | Path) -> dict[bytes, int]:
                 )
             ) from error
     if not ranks or sorted(ranks.values()) != list(range(len(ranks))):
-        raise VocabularyError(
-            f"{path}: ranks do not count from 0 to {len(ranks) - 1}; the file is incomplete."
-        )
+        raise VocabularyError(f"{path}: ranks do not count from 0 to {len(ranks) - 1}; the file is incomplete.")
     return ranks
 
 

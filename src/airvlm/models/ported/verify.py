@@ -51,9 +51,7 @@ def ours(
     name: str, image: str, question: str, tokens: int, dtype: str
 ) -> tuple[dict[str, list[int]], Any, PreTrainedConfig]:
     """What the port says: as `original.py`, with the tokenizer and the configuration."""
-    model, processor = load(
-        name, dtype=getattr(torch, dtype), device_map="auto" if torch.cuda.is_available() else None
-    )
+    model, processor = load(name, dtype=getattr(torch, dtype), device_map="auto" if torch.cuda.is_available() else None)
     content = [{"type": "image"}, {"type": "text", "text": question}]
     prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     inputs = processor(text=prompt, images=Image.open(image), return_tensors="pt").to(model.device)
@@ -114,9 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     same_prompt = without_images(here["prompt"], config) == without_images(there["prompt"], config)
     pairs = zip(here["tokens"], there["tokens"])
-    agree = next(
-        (i for i, (a, b) in enumerate(pairs) if a != b), min(len(here["tokens"]), len(there["tokens"]))
-    )
+    agree = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(here["tokens"]), len(there["tokens"])))
     print(f"prompt    {'the same' if same_prompt else 'DIFFERENT'}")
     print(f"original  {tokenizer.decode(there['tokens'])!r}")
     print(f"airvlm    {tokenizer.decode(here['tokens'])!r}")

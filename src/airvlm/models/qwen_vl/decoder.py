@@ -97,9 +97,7 @@ class QwenVLAttention(Qwen2Attention):
             project(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, heads, L, d)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        cos, sin, logn = (
-            None if t is None else t.to(q.device) for t in rope
-        )  # layers may sit on many devices
+        cos, sin, logn = (None if t is None else t.to(q.device) for t in rope)  # layers may sit on many devices
         dtype, q, k = q.dtype, q.float(), k.float()
         q = (q * cos + rotate_half(q) * sin).to(dtype)
         k = (k * cos + rotate_half(k) * sin).to(dtype)

@@ -136,9 +136,7 @@ class QwenVLForConditionalGeneration(VisionLanguageForConditionalGeneration):
             kwargs["input_ids"] = self.model.spelled_out(kwargs["input_ids"])
         return super().generate(inputs, *args, **kwargs)
 
-    def _prepare_position_ids_for_generation(
-        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]
-    ) -> Tensor:
+    def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
         """Also note the prompts' lengths: they alone decide the rotary base, also when no cache remembers them."""
         position_ids: Tensor = super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
         remembered = getattr(model_kwargs.get("past_key_values"), "rope_lengths", None)

@@ -127,9 +127,7 @@ class Resampler(nn.Module):
         kv = self.ln_kv(self.kv_proj(x))  # (N, patches, dim)
         keys = kv + stretch(self.pos_embed, kv.shape[1])
         queries = (self.ln_q(self.query) + self.pos_embed).expand(len(x), -1, -1)  # (N, n_queries, dim)
-        q, k, v = (
-            split_heads(p, self.heads) for p in (self.q_proj(queries), self.k_proj(keys), self.v_proj(kv))
-        )
+        q, k, v = (split_heads(p, self.heads) for p in (self.q_proj(queries), self.k_proj(keys), self.v_proj(kv)))
         return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 

@@ -22,9 +22,7 @@ class AnswerRecord(Checked):
     text: Text = first_of(*TEXT_FIELDS)
 
 
-def given_answers(
-    path: Path, keep: Callable[[Mapping[str, Any]], bool] = lambda record: True
-) -> list[Given[str]]:
+def given_answers(path: Path, keep: Callable[[Mapping[str, Any]], bool] = lambda record: True) -> list[Given[str]]:
     """The answers of a file with the ids it gives them: {id: text}, or records with an id and a text.
 
     A store of ours holds the answers of several methods: `keep` must choose one of them; where a record of it has

@@ -34,9 +34,7 @@ __all__ = [
 
 _TEXT_KEYS = ("caption", "text", "answer", "response", "output", "prediction")
 _IMAGE_KEYS = ("image_id", "image", "image_file", "item", "id", "question_id")
-image_id = (
-    image_key  # an image's id from the id itself or from a file name such as COCO_val2014_000000226988.jpg
-)
+image_id = image_key  # an image's id from the id itself or from a file name such as COCO_val2014_000000226988.jpg
 
 
 class Description(Checked):
@@ -59,9 +57,7 @@ def read_captions(path: Path) -> list[Given[str]]:
         content = records[0].get("hyp", records[0])
         rows = _entries(content, path, "a text", "hyp" if "hyp" in records[0] else None)
         texts = [{"image": image, "text": text} for image, text in rows]
-        return [
-            Given(image_key(one.image), one.text) for one in checked(Description, texts, path, what="entry")
-        ]
+        return [Given(image_key(one.image), one.text) for one in checked(Description, texts, path, what="entry")]
     if not records:
         raise ValueError(f"{path} has no descriptions in it")
     records = list(one_method(records, path))  # type: ignore[arg-type]  # rows are dictionaries
@@ -167,9 +163,7 @@ def read_objects(
 def _named(image: str, objects: Any, names: Any, truth: Path) -> Iterable[str]:
     """The categories of one image, by name or by number."""
     if not isinstance(objects, list):
-        raise ValueError(
-            f"{truth}, field {image}: expected a list of object names, not {str(objects)[:40]!r}"
-        )
+        raise ValueError(f"{truth}, field {image}: expected a list of object names, not {str(objects)[:40]!r}")
     for one in objects:
         if isinstance(one, int) and not isinstance(one, bool) and isinstance(names, list):
             if not 0 <= one < len(names):
@@ -226,15 +220,11 @@ def read_instances(folder: Path) -> list[tuple[Path, Instances]]:
 def _rows(content: Any, name: str, file: Path) -> list[Mapping[str, Any]]:
     rows = content.get(name) if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(
-            f"{file}, field {name}: expected a list of objects (is this a file of COCO's annotations?)"
-        )
+        raise ValueError(f"{file}, field {name}: expected a list of objects (is this a file of COCO's annotations?)")
     return rows
 
 
-def _objects_of_annotations(
-    folder: Path, words: Words, wanted: Collection[str] | None
-) -> dict[str, frozenset[str]]:
+def _objects_of_annotations(folder: Path, words: Words, wanted: Collection[str] | None) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for file, instances in read_instances(folder):
         names = {key: category(name, file) for key, name in instances.names.items()}

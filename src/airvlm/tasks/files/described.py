@@ -37,16 +37,12 @@ class Described:
             raise ValueError(f"{answers}: all {len(given)} descriptions are empty")
         empty = sum(not one.value.strip() for one in given)
         if empty:
-            notes.append(
-                f"{empty} of {len(given)} descriptions are empty: they hallucinate nothing and count as clean"
-            )
+            notes.append(f"{empty} of {len(given)} descriptions are empty: they hallucinate nothing and count as clean")
         repeated, several = doubles(given) if any(one.key for one in given) else ([], 0)
         if not lenient:
             refuse(repeated, answers, "stands there twice, word for word", "each counts with --lenient")
         if several:
-            notes.append(
-                f"{several} images have several descriptions: each counts, as in the official script"
-            )
+            notes.append(f"{several} images have several descriptions: each counts, as in the official script")
         if truth is None:
             return cls([one.key for one in given], [one.value for one in given], {},
                        replace(Coverage.whole(len(given)), duplicate=len(repeated)), tuple(notes))  # fmt: skip
@@ -59,9 +55,7 @@ class Described:
     ) -> Described:  # fmt: skip
         nameless = [one for one in given if not one.key]
         if nameless:
-            raise ValueError(
-                f"{answers}: its descriptions name no images, which are to be compared with {truth}"
-            )
+            raise ValueError(f"{answers}: its descriptions name no images, which are to be compared with {truth}")
         named = frozenset(one.key for one in given)
         every: set[str] = set()
         objects = read_objects(truth, words, named, every)

@@ -45,9 +45,7 @@ def read_labels(path: Path, *, as_written: bool = False) -> dict[str, list[str]]
     found: dict[str, list[str]] = {}
     for image, names in content.items():
         if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-            raise ValueError(
-                f"{path}, field {image!r}: expected a list of object names, found {str(names)[:60]}"
-            )
+            raise ValueError(f"{path}, field {image!r}: expected a list of object names, found {str(names)[:60]}")
         key = image if as_written else image_key(image)
         if key in found:
             raise ValueError(f"{path}: image {key} stands there twice ({image!r})")
@@ -63,9 +61,7 @@ def read_split(path: Path, split: str) -> list[str] | None:
         return None
     if not isinstance(splits, dict) or not isinstance(splits.get(split), list):
         there = ", ".join(splits) if isinstance(splits, dict) and splits else "none"
-        raise ValueError(
-            f"{path}, field 'splits': no list of images for the {split} split; there are {there}"
-        )
+        raise ValueError(f"{path}, field 'splits': no list of images for the {split} split; there are {there}")
     return [image_key(image) for image in splits[split]]
 
 

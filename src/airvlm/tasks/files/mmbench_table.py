@@ -63,9 +63,7 @@ def circled(rows: Sequence[Mapping[str, str]], source: Path) -> list[Mapping[str
     """Rows of all rotations, question by question; built here if the table holds the unrotated questions only."""
     indices = [row.index for row in checked(TableRow, rows, source, what="row")]
     if len(set(indices)) < len(indices):
-        raise ValueError(
-            f"{source}: index {next(i for i in indices if indices.count(i) > 1)} stands there twice"
-        )
+        raise ValueError(f"{source}: index {next(i for i in indices if indices.count(i) > 1)} stands there twice")
     if any(index >= CIRCLE for index in indices):
         ordered = sorted(zip(indices, rows, strict=True), key=lambda pair: (pair[0] % CIRCLE, pair[0]))
         return [row for _, row in ordered]
@@ -110,9 +108,7 @@ def image_file(row: Mapping[str, str], images: Mapping[str, str], folder: Path) 
     except binascii.Error:
         data = b""
     if not data:
-        raise TaskDataMissing(
-            f"mmbench: row {row['index']} has no image; is this the table with the `image` column?"
-        )
+        raise TaskDataMissing(f"mmbench: row {row['index']} has no image; is this the table with the `image` column?")
     folder.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}.part")
     scratch.write_bytes(data)

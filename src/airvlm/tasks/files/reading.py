@@ -20,9 +20,7 @@ __all__ = ["Row", "kind_of", "read_json", "read_records", "read_table", "read_te
 
 LARGEST = 1 << 30  # bytes of one file, unpacked
 SMALL = 1 << 26  # a packed file may always grow to this, however small it is
-GROWTH = (
-    100  # and otherwise to this many times its size: texts shrink to a tenth or so, bombs to a thousandth
-)
+GROWTH = 100  # and otherwise to this many times its size: texts shrink to a tenth or so, bombs to a thousandth
 LARGEST_FIELD = 1 << 27  # a table may hold images in base64
 CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -66,9 +64,7 @@ def read_text(path: Path) -> str:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}, line {line}: not text in {encoding.upper().removesuffix('-SIG')}"
-        ) from None
+        raise ValueError(f"{path}, line {line}: not text in {encoding.upper().removesuffix('-SIG')}") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ValueError(f"{path}, line {line}: not a text file (it holds a null character)")
@@ -141,13 +137,9 @@ def read_table(path: Path) -> list[dict[str, str]]:
             found: list[dict[str, str]] = []
             for row in rows:
                 if None in row:
-                    raise ValueError(
-                        f"{path}, line {rows.line_num}: more cells than the {len(names)} columns"
-                    )
+                    raise ValueError(f"{path}, line {rows.line_num}: more cells than the {len(names)} columns")
                 if None in row.values():
-                    raise ValueError(
-                        f"{path}, line {rows.line_num}: fewer cells than the {len(names)} columns"
-                    )
+                    raise ValueError(f"{path}, line {rows.line_num}: fewer cells than the {len(names)} columns")
                 found.append(Row.at(row, rows.line_num))
             return found
         except csv.Error as error:
@@ -169,14 +161,10 @@ def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
             if text.startswith(",", at):
                 at = _skip(text, at + 1)
                 if text.startswith("]", at):
-                    raise ValueError(
-                        f"{path}, line {_line(text, at)}: not JSON (a comma before the list's end)"
-                    )
+                    raise ValueError(f"{path}, line {_line(text, at)}: not JSON (a comma before the list's end)")
             elif not text.startswith("]", at):
                 line = _line(text, min(at, max(len(text) - 1, 0)))
-                raise ValueError(
-                    f"{path}, line {line}: not JSON (the list of line {_line(text, opened)} goes wrong)"
-                )
+                raise ValueError(f"{path}, line {line}: not JSON (the list of line {_line(text, opened)} goes wrong)")
         at = _skip(text, at + 1)
         if at != len(text):
             raise ValueError(f"{path}, line {_line(text, at)}: something follows the JSON list")

@@ -61,9 +61,7 @@ def _id(value: Any) -> str:
 def _whole(value: Any) -> int:
     """A whole number, also as tables write it ("12", "12.0")."""
     try:
-        number = (
-            float(value) if isinstance(value, str | int) and not isinstance(value, bool) else float("nan")
-        )
+        number = float(value) if isinstance(value, str | int) and not isinstance(value, bool) else float("nan")
     except (ValueError, OverflowError):
         number = float("nan")
     if number != number or number != int(number) or abs(number) > 2**53:

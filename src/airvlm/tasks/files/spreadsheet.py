@@ -28,14 +28,10 @@ def read_spreadsheet(path: Path) -> list[dict[str, str]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of styles and extensions that openpyxl does not know
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-            cells = [
-                [_text(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)
-            ]
+            cells = [[_text(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
             book.close()
     except Exception as error:  # a damaged file makes openpyxl raise errors of every kind
-        raise ValueError(
-            f"{path}: not a readable .xlsx file ({type(error).__name__}: {str(error)[:80]})"
-        ) from None
+        raise ValueError(f"{path}: not a readable .xlsx file ({type(error).__name__}: {str(error)[:80]})") from None
     if not cells:
         return []
     names = cells[0]
@@ -59,9 +55,7 @@ def _refuse_bombs(path: Path) -> None:
                     with archive.open(part) as file:
                         head = file.read(1 << 16)
                     if b"<!DOCTYPE" in head or b"<!ENTITY" in head:  # no spreadsheet needs any
-                        raise ValueError(
-                            f"{path}: {part.filename} declares entities, which no spreadsheet needs"
-                        )
+                        raise ValueError(f"{path}: {part.filename} declares entities, which no spreadsheet needs")
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path}: not a readable .xlsx file ({error})") from None
     except Exception as error:

@@ -72,16 +72,12 @@ class Endpoint:
             return json.loads(content)
         except openai.APIStatusError as refusal:
             code = refusal.status_code
-            message = self._clean(
-                f"the judge at {self.url} answered {code}: {refusal.response.text[:300].strip()}"
-            )
+            message = self._clean(f"the judge at {self.url} answered {code}: {refusal.response.text[:300].strip()}")
             if code in (408, 409, 425, 429) or code >= 500:
                 raise Passing(message, _seconds(refusal.response.headers.get("Retry-After"))) from None
             if code in (400, 413, 422):
                 raise Declined(message) from None
-            raise JudgeRefused(
-                f"{message}; check AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL and AIRVLM_JUDGE_KEY"
-            ) from None
+            raise JudgeRefused(f"{message}; check AIRVLM_JUDGE_URL, AIRVLM_JUDGE_MODEL and AIRVLM_JUDGE_KEY") from None
         except (openai.OpenAIError, OSError, ValueError) as fault:  # no connection, a timeout, a broken reply
             raise Passing(self._clean(f"no usable reply of the judge at {self.url}: {fault}")) from None
 

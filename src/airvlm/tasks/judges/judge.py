@@ -117,8 +117,7 @@ class Judge:
     def __post_init__(self) -> None:
         if not re.match(r"https?://", self.url):
             raise NoJudge(
-                f"the judge's address must begin with http:// or https://, not {self.url!r}; set "
-                f"AIRVLM_JUDGE_URL"
+                f"the judge's address must begin with http:// or https://, not {self.url!r}; set AIRVLM_JUDGE_URL"
             )
 
     @classmethod
@@ -145,16 +144,12 @@ class Judge:
             on_file = known is not None
             if known is None:
                 try:
-                    known = self._said(
-                        question, temperature, {"key": key, "prompt": digest, "reread": reread}
-                    )
+                    known = self._said(question, temperature, {"key": key, "prompt": digest, "reread": reread})
                 except (Passing, Declined) as fault:
                     return Verdict(None, raw, self.model, served, digest, str(fault))
             raw, served = known["raw"], known.get("served_by")
             value = question.read(raw)
-            if (
-                not on_file and self.verdicts
-            ):  # what cannot be read is kept too, and asked for again another time
+            if not on_file and self.verdicts:  # what cannot be read is kept too, and asked for again another time
                 self.verdicts.append(known if value is not None else {**known, "key": f"unreadable {key}"})
             if value is not None:
                 SPENT.add(from_file=int(on_file))
@@ -177,9 +172,7 @@ class Judge:
             [{"prompt": digest, "model": self.model, "t": temperature, "n": max_tokens, "reread": reread}]
         )
 
-    def _said(
-        self, question: JudgeQuestion[Any], temperature: float, record: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _said(self, question: JudgeQuestion[Any], temperature: float, record: dict[str, Any]) -> dict[str, Any]:
         body = {
             "model": self.model,
             "messages": list(question.messages),

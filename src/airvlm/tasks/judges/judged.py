@@ -27,9 +27,7 @@ PROMPT_FILE = "judge_prompt.txt"
 class JudgedTask(Task):
     """A task whose score asks a judge."""
 
-    judge: Judge | None = field(
-        default=None, repr=False, compare=False
-    )  # None: the one AIRVLM_JUDGE_* describe
+    judge: Judge | None = field(default=None, repr=False, compare=False)  # None: the one AIRVLM_JUDGE_* describe
 
     kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "judged"
     judge_prompt: ClassVar[str] = ""  # our words, with {placeholders}
@@ -64,8 +62,7 @@ def missing() -> dict[str, float]:
 def unjudged(answers: Mapping[str, str | None], why: str) -> Scores:
     """What can be said of answers without a judge: how many there are, and how long. No score is made up."""
     counts = [
-        missing() if text is None else {"answers": 1.0, "words": float(len(text.split()))}
-        for text in answers.values()
+        missing() if text is None else {"answers": 1.0, "words": float(len(text.split()))} for text in answers.values()
     ]
     metrics = {"length": Metric(Ratio("words", "answers", scale=1.0), "neither")}
     details = [{"id": key} for key in answers]

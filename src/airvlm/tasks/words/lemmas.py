@@ -72,9 +72,7 @@ _BEFORE_NOUNS = frozenset(
 _ADJECTIVES = ("al", "ful", "ous", "ive", "able", "ible", "ic", "ish", "less")
 _NOUNS_IN_ING = frozenset("seating bedding parking bowling grooming training".split())
 _PREPOSITIONS = frozenset("of for in from about with".split())
-_DETERMINERS = frozenset(
-    "a an the this that these those his her its their two three four several many".split()
-)
+_DETERMINERS = frozenset("a an the this that these those his her its their two three four several many".split())
 _CLAUSE = frozenset(". , ; :".split())
 
 

@@ -125,9 +125,7 @@ _COMPILED = [(name, re.compile(pattern, re.VERBOSE if "\n" in pattern else 0)) f
 _SIMPLE = re.compile(r"[A-Za-z]+(?=[ ,;]|$)")  # most of any text: a word before a space or a comma
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">"}
 _SPLIT = frozenset("cannot gonna gotta lemme gimme wanna".split())
-_BRACKETS = str.maketrans(
-    {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
-)
+_BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"})
 _CURRENCY = {"\u00a2": "cents", "\u00a3": "#"} | dict.fromkeys("\u0080\u00a4\u20a0\u20ac", "$")
 _FRACTIONS = {"\u00bc": "1/4", "\u00bd": "1/2", "\u00be": "3/4", "\u2153": "1/3", "\u2154": "2/3"}
 

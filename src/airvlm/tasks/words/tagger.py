@@ -62,9 +62,7 @@ class Tagger:
         if not found and word not in self.wordnet._exception_map[pos]:
             forms = [word[: -len(old)] + new for old, new in substitutions if word.endswith(old)]
         while not found and forms:  # 3.8 goes on taking endings off until WordNet knows the rest
-            forms = [
-                form[: -len(old)] + new for form in forms for old, new in substitutions if form.endswith(old)
-            ]
+            forms = [form[: -len(old)] + new for form in forms for old, new in substitutions if form.endswith(old)]
             known = self.wordnet._lemma_pos_offset_map
             found = [form for form in forms if form in known and pos in known[form]]
         return str(min(found, key=len)) if found else word

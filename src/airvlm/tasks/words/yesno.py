@@ -16,30 +16,28 @@ import numpy as np
 
 from airvlm.tasks.base import Counts, Formula, Item, Metric, Ratio, Scores
 
-__all__ = ["PARSERS", "Parser", "YesNo", "read_yes_no", "yes_no_scores"]
+__all__ = ["PARSERS", "Parser", "YesBias", "read_yes_no", "yes_no_scores"]
 
-YesNo = Literal["yes", "no"]
+YesBias = Literal["yes", "no"]
 
 
 @dataclass(frozen=True)
 class Parser:
     """A rule for reading an answer. Some scripts look at the right answer first: they take it as `label`."""
 
-    rule: Callable[[str, YesNo], YesNo | None]
+    rule: Callable[[str, YesBias], YesBias | None]
     about: str
     sees_label: bool = False
     unparsed_is_miss: bool = True  # an unparsed answer to a "yes" question lowers recall
 
-    def __call__(self, text: str, label: YesNo) -> YesNo | None:
+    def __call__(self, text: str, label: YesBias) -> YesBias | None:
         return self.rule(text, label)
 
 
-_DENIAL = re.compile(
-    r"\bthere (?:is|are)(?: not|n't)\b|\b(?:do|does|can|could)(?: ?not|n't) (?:see|appear|contain)\b"
-)
+_DENIAL = re.compile(r"\bthere (?:is|are)(?: not|n't)\b|\b(?:do|does|can|could)(?: ?not|n't) (?:see|appear|contain)\b")
 
 
-def _strict(text: str, label: YesNo) -> YesNo | None:
+def _strict(text: str, label: YesBias) -> YesBias | None:
     lowered = text.lower().replace("’", "'")
     words = re.findall(r"[a-z']+", lowered)
     if not words or re.search(r"\byes (?:and|or) no\b", lowered):
@@ -53,45 +51,45 @@ def _strict(text: str, label: YesNo) -> YesNo | None:
     return None if yes == no else "yes" if yes else "no"
 
 
-def _rucaibox(text: str, label: YesNo) -> YesNo | None:
+def _rucaibox(text: str, label: YesBias) -> YesBias | None:
     words = text.split(".")[0].replace(",", "").split(" ")
     return "no" if {"No", "not", "no"} & set(words) else "yes"
 
 
-def _opera(text: str, label: YesNo) -> YesNo | None:
+def _opera(text: str, label: YesBias) -> YesBias | None:
     words = text.replace(".", "").replace(",", "").split(" ")
     denied = {"No", "not", "no", "NO"} & set(words) or any(word.endswith("n't") for word in words)
     return "no" if denied else "yes"
 
 
-def _vcd(text: str, label: YesNo) -> YesNo | None:
+def _vcd(text: str, label: YesBias) -> YesBias | None:
     if label == "yes":
         return "yes" if "yes" in text.lower() else "no"
     return "no" if "no" in text.lower() else "yes"
 
 
-def _lmms(text: str, label: YesNo) -> YesNo | None:
+def _lmms(text: str, label: YesBias) -> YesBias | None:
     return _exact(text.lower().strip())
 
 
-def _exact(text: str) -> YesNo | None:
+def _exact(text: str) -> YesBias | None:
     return "yes" if text == "yes" else "no" if text == "no" else None
 
 
-def _first_four(text: str) -> YesNo | None:
+def _first_four(text: str) -> YesBias | None:
     start = text[:4]
     return "yes" if "yes" in start else "no" if "no" in start else None
 
 
-def _mme(text: str, label: YesNo) -> YesNo | None:
+def _mme(text: str, label: YesBias) -> YesBias | None:
     if "\n" in text:  # one line of the official results file is one answer
         return None
     return _exact(text.lower()) or _first_four(text.lower())
 
 
-def _lmms_mme(text: str, label: YesNo) -> YesNo | None:
+def _lmms_mme(text: str, label: YesBias) -> YesBias | None:
     plain = text.lower().strip().replace(".", "")
-    letters: dict[str, YesNo] = {"y": "yes", "n": "no"}
+    letters: dict[str, YesBias] = {"y": "yes", "n": "no"}
     return letters.get(plain) or _exact(plain) or _first_four(plain)
 
 
@@ -100,7 +98,7 @@ _COMMA_IN_NUMBER = re.compile(r"\d,\d")
 _FULL_STOP = re.compile(r"\.(?!\d)")
 
 
-def _vlmevalkit(text: str, label: YesNo) -> YesNo | None:
+def _vlmevalkit(text: str, label: YesBias) -> YesBias | None:
     lowered, plain = text.lower(), text.lower()
     for mark in _MARKS:  # a mark that stands beside a space anywhere vanishes everywhere, else it parts words
         beside = f"{mark} " in lowered or f" {mark}" in lowered or _COMMA_IN_NUMBER.search(lowered)
@@ -112,14 +110,10 @@ def _vlmevalkit(text: str, label: YesNo) -> YesNo | None:
 
 PARSERS: dict[str, Parser] = {
     "strict": Parser(_strict, "words that say yes or no; anything else is unparsed and counts as wrong"),
-    "rucaibox": Parser(
-        _rucaibox, "POPE's script: No/not/no in the first sentence, else yes (also the empty answer)"
-    ),
+    "rucaibox": Parser(_rucaibox, "POPE's script: No/not/no in the first sentence, else yes (also the empty answer)"),
     "llava": Parser(_rucaibox, "LLaVA's script, the same rule as rucaibox"),
     "opera": Parser(_opera, "No/not/no/NO or a word in n't anywhere, else yes (also the empty answer)"),
-    "vcd": Parser(
-        _vcd, "right if the letters of the label occur anywhere ('no' in 'snowboard')", sees_label=True
-    ),
+    "vcd": Parser(_vcd, "right if the letters of the label occur anywhere ('no' in 'snowboard')", sees_label=True),
     "clearsight": Parser(_vcd, "as vcd", sees_label=True),
     "lmms-eval": Parser(_lmms, "the whole answer is yes or no ('Yes.' is wrong)", unparsed_is_miss=False),
     "mme": Parser(_mme, "MME's script: yes, then no, in the first four letters"),
@@ -128,14 +122,14 @@ PARSERS: dict[str, Parser] = {
 }
 
 
-def read_yes_no(text: str, label: YesNo, parser: str = "strict") -> YesNo | None:
+def read_yes_no(text: str, label: YesBias, parser: str = "strict") -> YesBias | None:
     """What an answer says under a named parser."""
     if parser not in PARSERS:
         raise ValueError(f"no parser {parser!r} of yes/no answers; there are: {', '.join(PARSERS)}")
     return PARSERS[parser](text, label)
 
 
-def yes_no_counts(said: YesNo | None, label: YesNo, unparsed_is_miss: bool = True) -> dict[str, float]:
+def yes_no_counts(said: YesBias | None, label: YesBias, unparsed_is_miss: bool = True) -> dict[str, float]:
     """What one answer contributes; the positive class is yes."""
     counts = {
         "n": 1,

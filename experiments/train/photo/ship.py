@@ -1,0 +1,99 @@
+"""``python -m experiments.train.photo.ship PHOTOS OBJECTS``: puts a trained model into the package, scores it, writes its card.
+
+The scores on the card are vanilla greedy's from pixels, by the same runner as everybody's: descriptions of test
+photographs, and POPE's own questions. The blind ones are those of the training log: another photograph's tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from airvlm import photo
+from experiments.train.photo.curves import draw_curves
+from experiments.train.photo.recipe import RECIPES
+from experiments.train.tiny.ship import minutes
+
+HERE = Path(__file__).parent
+
+
+def evaluated(task: str, model: Path, out: Path, *options: str) -> dict[str, float]:
+    """Vanilla greedy, percent."""
+    command = [
+        sys.executable,
+        "-m",
+        "airvlm.cli",
+        "evaluate",
+        task,
+        "--model",
+        str(model),
+        "--method",
+        "vanilla",
+    ]
+    command += ["--no-curve", "--out", str(out / task), "--json", *options]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return {name: round(cell["value"], 2) for name, cell in json.loads(printed)[task]["vanilla"].items()}
+
+
+def scores(model: Path, out: Path, photos: Path, objects: Path, descriptions: int) -> dict[str, float]:
+    chair = evaluated(
+        "chair", model, out, "--data", str(photos), "--objects", str(objects), "--limit", str(descriptions)
+    )
+    pope = evaluated("pope", model, out, "--data", str(objects.with_suffix(".pope")))
+    named = {name: chair[name] for name in ("CHAIR_S", "CHAIR_I", "recall")}
+    return named | {f"POPE {name}": value for name, value in pope.items() if name.startswith("accuracy")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("objects", type=Path)
+    parser.add_argument("--recipe", choices=RECIPES, default="first")
+    parser.add_argument("--folder", type=Path, default=Path("experiments/train/photo/runs"))
+    parser.add_argument("--descriptions", type=int, default=1000, help="test photographs to describe")
+    parser.add_argument("--runs", type=Path, default=None, help="keeps the answers of the scoring here")
+    chosen = parser.parse_args()
+    recipe = RECIPES[chosen.recipe]
+    trained = chosen.folder / recipe.name
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    draw_curves(log, HERE / f"curves-{recipe.name}.png")
+    target = photo.model_path()
+    target.mkdir(exist_ok=True)
+    for file in [*(trained / "model").iterdir(), HERE / "NOTICE"]:
+        shutil.copyfile(file, target / file.name)
+    with safe_open(target / "model.safetensors", "pt") as weights:
+        parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118  # not a dict
+    with tempfile.TemporaryDirectory() as scratch:
+        found = scores(target, chosen.runs or Path(scratch), chosen.photos, chosen.objects, chosen.descriptions)
+    low, high = recipe.share
+    splits = json.loads(chosen.objects.read_text())["splits"]
+    blind: dict[str, Any] = next((row for row in reversed(log) if row["stage"] == "score"), {})
+    card = {
+        "name": f"airvlm-photo ({recipe.name})",
+        "parameters": parameters,
+        "training": {
+            "seed": recipe.seed,
+            "photographs": round((high - low) * len(splits["train"])),
+            "data": "COCO train2017 and its labels (CC BY 4.0); tower from EfficientNet-lite0 on ImageNet: see NOTICE",
+            "steps": {row["stage"]: row["step"] + 1 for row in log if row["stage"] in ("vision", "joint")},
+            "minutes": minutes([row for row in log if row["stage"] in ("vision", "joint")]),
+        },
+        "scored on": f"{chosen.descriptions} test photographs described in at most 64 tokens; POPE's own questions on "
+        f"{len(splits['pope'])} photographs that were never trained on; greedy",
+        "scores": found,
+        "blind": {name: value for name, value in blind.items() if name.startswith("blind")},
+    }
+    (target / "card.json").write_text(json.dumps(card, indent=2) + "\n")
+    print(json.dumps(card, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``python -m experiments.train.tiny.ship``: puts a trained model into the package, scores it, writes its card and its curves.
+
+The scores on the card are vanilla greedy's on the test split, by the same runner as everybody's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from safetensors import safe_open
+
+from airvlm import tiny
+from experiments.train.tiny.recipe import RECIPES
+
+HERE = Path(__file__).parent
+
+
+def minutes(log: list[dict[str, float | str]]) -> dict[str, float]:
+    """How long each stage ran, pauses of more than five minutes left out."""
+    spent: dict[str, float] = {}
+    for before, after in itertools.pairwise(log):
+        gap = float(after["time"]) - float(before["time"])
+        if before["stage"] == after["stage"] and gap < 300:
+            spent[str(after["stage"])] = spent.get(str(after["stage"]), 0.0) + gap / 60
+    return {stage: round(value, 1) for stage, value in spent.items()}
+
+
+def scores(model: Path, out: Path) -> dict[str, float]:
+    """Vanilla greedy on the test split, percent."""
+    command = [
+        sys.executable,
+        "-m",
+        "airvlm.cli",
+        "evaluate",
+        "tiny-chair",
+        "tiny-pope",
+        "--model",
+        str(model),
+    ]
+    command += ["--method", "vanilla", "--no-curve", "--out", str(out), "--json"]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = json.loads(printed)
+    chair, pope = found["tiny-chair"]["vanilla"], found["tiny-pope"]["vanilla"]
+    named = {name: chair[name]["value"] for name in ("CHAIR_S", "CHAIR_I", "recall")}
+    named |= {f"POPE {name}": cell["value"] for name, cell in pope.items() if name.startswith("accuracy")}
+    return {name: round(value, 2) for name, value in named.items()}
+
+
+def draw_curves(log: list[dict[str, float | str]], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3), layout="constrained")
+    for axis, stage, columns in (
+        (axes[0], "vision", ("loss", "patches_right")),
+        (axes[1], "align", ("loss", "patches_right")),
+        (axes[2], "joint", ("words", "yes_no_right", "probe_right")),
+    ):
+        rows = [row for row in log if row["stage"] == stage]
+        for column in columns:
+            axis.plot([r["step"] for r in rows], [r[column] for r in rows], label=column.replace("_", " "))
+        axis.set(title=stage, xlabel="step", ylim=(0, 2.5))
+        axis.legend()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", choices=RECIPES, default="first")
+    parser.add_argument("--folder", type=Path, default=Path("training/runs"))
+    parser.add_argument("--runs", type=Path, default=None, help="keeps the answers of the scoring here")
+    chosen = parser.parse_args()
+    trained = chosen.folder / chosen.recipe
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    draw_curves(log, HERE / f"curves-{chosen.recipe}.png")
+    target = tiny.model_path()
+    target.mkdir(exist_ok=True)
+    for file in (trained / "model").iterdir():
+        shutil.copyfile(file, target / file.name)
+    with safe_open(target / "model.safetensors", "pt") as weights:
+        parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118  # not a dict
+    with tempfile.TemporaryDirectory() as scratch:
+        found = scores(target, chosen.runs or Path(scratch))
+    recipe = RECIPES[chosen.recipe]
+    card = {
+        "name": f"airvlm-tiny ({recipe.name})",
+        "parameters": parameters,
+        "training": {"seed": recipe.seed, "scenes": recipe.scenes, "minutes": minutes(log)},
+        "scored on": "test split, 1500 descriptions of at most 64 tokens, 3 x 3000 questions, greedy",
+        "scores": found,
+    }
+    (target / "card.json").write_text(json.dumps(card, indent=2) + "\n")
+    print(json.dumps(card, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""AIR, adaptive visual reinforcement, section by section of the paper."""

@@ -1,0 +1,91 @@
+"""ModelLock: callers of one model wait for each other, first come, first served.
+
+A lock may be released by another thread than the one that took it (a text stream).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+__all__ = ["LockTicket", "ModelInUseError", "ModelLock", "lock_of"]
+
+_LOCK = threading.Lock()
+_LOCKS: WeakKeyDictionary[nn.Module, ModelLock] = WeakKeyDictionary()  # removed with its model
+
+
+class ModelInUseError(RuntimeError):
+    """A model is used while another thread, or a call that is still running, has it."""
+
+
+class LockTicket:
+    """One caller's place in the queue of a ModelLock, from joining it to releasing the model."""
+
+    def __init__(self, lock: ModelLock) -> None:
+        self.thread = threading.current_thread()  # in which the model runs
+        self.ready = threading.Event()
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let the next caller in. Releasing twice is harmless."""
+        self._lock._release(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class ModelLock:
+    """A fair lock: first come, first served."""
+
+    def __init__(self) -> None:
+        self._queue: deque[LockTicket] = deque()  # the first one has the model
+        self._lock = threading.Lock()
+
+    def acquire(self) -> LockTicket:
+        """Wait for the model. Raises in the thread that has it already, which would wait for itself."""
+        ticket = LockTicket(self)
+        with self._lock:
+            if self._queue and self._queue[0].thread is ticket.thread:
+                raise ModelInUseError(
+                    "this model was called from inside a call on it (from a logits processor?). "
+                    "Let that call finish first, or use a second model"
+                )
+            self._queue.append(ticket)
+            if self._queue[0] is ticket:
+                ticket.ready.set()
+        try:
+            ticket.ready.wait()
+        except BaseException:  # interrupted while waiting: leave the queue
+            ticket.release()
+            raise
+        return ticket
+
+    def _release(self, ticket: LockTicket) -> None:
+        with self._lock:
+            if ticket in self._queue:
+                self._queue.remove(ticket)
+                if self._queue:
+                    self._queue[0].ready.set()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that have the model or wait for it."""
+        return len(self._queue)
+
+
+def lock_of(model: nn.Module) -> ModelLock:
+    """The lock of this model (`ModelParts.model`: without torch.compile's and PEFT's wrappers)."""
+    with _LOCK:
+        if model not in _LOCKS:
+            _LOCKS[model] = ModelLock()
+        return _LOCKS[model]

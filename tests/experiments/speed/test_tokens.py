@@ -1,0 +1,39 @@
+"""Tokens drawn to be like trained ones: their cosines, their spectrum and the updates of their transport."""
+
+import pytest
+import torch
+from experiments.speed.tokens import at_random, like_trained, scenes, statistics, trained
+
+
+@pytest.fixture(scope="module")
+def own():
+    return statistics(trained("tiny", scenes(12)))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return statistics(like_trained(12, 64, 64, 96))
+
+
+def test_drawn_tokens_have_the_cosine_spread_of_trained_ones(own, drawn):
+    for ours, theirs in zip(drawn["cosines"], own["cosines"], strict=True):
+        assert ours == pytest.approx(theirs, abs=0.2)
+    # most of an image is ground, whose tokens nearly coincide, and some of it has nothing to do with it
+    assert drawn["cosines"][4] > 0.9 and drawn["cosines"][1] < 0.1
+
+
+def test_drawn_tokens_have_the_spectrum_of_trained_ones(own, drawn):
+    assert drawn["spectrum"] == pytest.approx(own["spectrum"], abs=0.08)
+    assert drawn["variance"] == pytest.approx(own["variance"], abs=0.1)
+
+
+def test_drawn_tokens_take_as_many_updates_as_trained_ones_and_random_ones_do_not(own, drawn):
+    for which in ("median", "slowest"):
+        assert drawn["updates"][which] == pytest.approx(own["updates"][which], rel=0.25)
+    assert statistics(at_random(2, 64, 64, 96))["updates"]["slowest"] < own["updates"]["slowest"] / 2
+
+
+def test_a_seed_draws_the_same_tokens_and_another_does_not():
+    (Z, X), (again, _), (other, _) = (like_trained(1, 9, 7, 50, M=2, seed=seed) for seed in (1, 1, 2))
+    assert Z.shape == (1, 9, 50) and X.shape == (1, 2, 7, 50)
+    assert torch.equal(Z, again) and not torch.equal(Z, other)

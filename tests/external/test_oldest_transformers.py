@@ -1,0 +1,71 @@
+"""The oldest transformers that pyproject.toml allows: the package imports, AIR acts, the ports say what they need.
+
+The old version is installed once into a cache folder and stands before the environment's own on the path.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("AIRVLM_DOORS", Path.home() / ".cache" / "airvlm-doors"))
+
+SCRIPT = """
+import json, sys, warnings
+import transformers
+import airvlm.vlm
+from airvlm import AIR, CropBlend, VLM, tiny
+ports = [name for name in sys.modules if name.startswith(("airvlm.models.ported", "airvlm.models.qwen_vl"))]
+vlm, scene = VLM.load("tiny"), tiny.scenes("test")[0]
+answers = {name: vlm.describe(scene.path, method=method) for name, method in
+           {"vanilla": None, "air": CropBlend(), "air-paper": AIR(keep=3)}.items()}
+try:
+    import airvlm.models
+    airvlm.models.load
+    ports_say = ""
+except ImportError as error:
+    ports_say = str(error)
+print(json.dumps({"version": transformers.__version__, "ports": ports, "ports_say": ports_say,
+                  "texts": {name: answer.text for name, answer in answers.items()},
+                  "fired": {name: answer.report.fired for name, answer in answers.items() if answer.report}}))
+"""
+
+
+def oldest() -> str:
+    """The lower bound that pyproject.toml states."""
+    found = re.search(r'"transformers>=([\d.]+)', (ROOT / "pyproject.toml").read_text())
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def old() -> Path:
+    folder = CACHE / f"transformers-{oldest()}"
+    if not (folder / "transformers").is_dir():
+        bound = f"transformers=={oldest()}.*"
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), bound]
+        subprocess.run(command, check=True)
+    return folder
+
+
+def told(*before: Path) -> dict[str, object]:
+    path = os.pathsep.join(map(str, (*before, ROOT / "src", ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    said: dict[str, object] = json.loads(run.stdout.splitlines()[-1])
+    return said
+
+
+def test_air_acts_and_says_the_same_under_the_oldest_transformers(old: Path) -> None:
+    then, now = told(old), told()
+    assert str(then["version"]).startswith(f"{oldest()}.")
+    assert then["fired"] == {"air": True, "air-paper": True}
+    assert then["texts"] == now["texts"]
+    assert then["ports"] == now["ports"] == []
+    assert "need transformers 5.21" in str(then["ports_say"]) and not now["ports_say"]

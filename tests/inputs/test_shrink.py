@@ -1,0 +1,79 @@
+"""Large images: crops are cut from a copy that is shrunk once, and say the same."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from airvlm.inputs.shrink import reduced, reduction, usable_side
+from airvlm.methods import CropBlend
+from airvlm.methods.air import crops
+from airvlm.methods.evidence.crops import Cropping, crop_boxes, encode_crops
+from airvlm.vlm import VLM
+
+
+def photograph(width: int, height: int) -> Image.Image:
+    """Shapes of all sizes, as in a photograph: the detail of a crop is finer than any encoder reads."""
+    rng = np.random.default_rng(0)
+    image = np.zeros((height, width, 3), dtype=np.float32)
+    for cells in (6, 24, 96):
+        coarse = rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8)
+        image += np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)) / 3
+    return Image.fromarray(image.astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("settings", "side"),
+    [
+        ({"size": {"height": 112, "width": 112}}, 112),
+        ({"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}, 336),
+        ({"size": {"shortest_edge": 336}, "image_grid_pinpoints": [[336, 672], [1008, 336]]}, 1008),
+        ({"size": {"height": 112, "width": 112}, "do_resize": False}, None),
+        ({}, None),
+    ],
+)
+def test_an_image_processor_says_what_it_can_use(settings: dict[str, Any], side: int | None) -> None:
+    processor = SimpleNamespace(image_processor=SimpleNamespace(**settings))
+    assert usable_side(processor) == side
+
+
+def test_the_smallest_crop_keeps_twice_what_the_encoder_reads() -> None:
+    boxes = crop_boxes((4000, 3000), 12)
+    k = reduction((4000, 3000), boxes, 112)
+    assert k == 6
+    small, inside = reduced(Image.new("RGB", (4000, 3000)), boxes, 112)
+    assert small.size == (667, 500)
+    assert all(min(x1 - x0, y1 - y0) >= 2 * 112 for x0, y0, x1, y1 in inside)
+    assert all(0 <= x0 < x1 <= 667 and 0 <= y0 < y1 <= 500 for x0, y0, x1, y1 in inside)
+
+
+@pytest.mark.parametrize("size", [(448, 448), (1200, 900)])
+def test_small_images_are_left_as_they_are(size: tuple[int, int]) -> None:
+    image = Image.new("RGB", size)
+    small, inside = reduced(image, crop_boxes(size, 12), 112)
+    assert small is image and inside == [tuple(box) for box in crop_boxes(size, 12)]
+    assert reduction((9000, 9000), [(0, 0, 9000, 9000)], None) == 1
+
+
+def test_the_evidence_of_a_photograph_is_the_same_to_within_resampling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vlm, image = VLM.load("tiny"), photograph(2400, 1800)
+    parts = (vlm.parts, vlm.processor, [image], ["photograph"], Cropping())
+    assert usable_side(vlm.processor) == 112
+    [shrunk] = encode_crops(*parts)
+    quick = vlm.describe(image, method=CropBlend(), max_new_tokens=16)
+    vlm.builder.forget()
+    monkeypatch.setattr(crops, "reduced", lambda image, boxes, side: (image, boxes))
+    [whole] = encode_crops(*parts)
+    exact = vlm.describe(image, method=CropBlend(), max_new_tokens=16)
+    assert shrunk.boxes == whole.boxes and shrunk.size == whole.size
+    alike = torch.cosine_similarity(shrunk.tokens, whole.tokens, dim=-1)  # (M, N)
+    assert 0.99 < float(alike.mean()) < 1.0 - 1e-6  # it was shrunk, and that hardly shows
+    assert quick.report is not None and exact.report is not None
+    near = [[crop.distance for crop in report.crops[0]] for report in (quick.report, exact.report)]
+    assert near[0] == pytest.approx(near[1], abs=0.01)
+    assert quick.report.crops[0][0].box == exact.report.crops[0][0].box
