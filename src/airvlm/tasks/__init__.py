@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from airvlm.registry import Registry, imported
+from airvlm.registry import Registry, import_object
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task, TaskDataMissing
 
 __all__ = ["TASKS", "Item", "Metric", "Ratio", "Scores", "Task", "TaskDataMissing", "TaskEntry", "load_task"]
@@ -107,7 +107,7 @@ def load_task(name: str, data: str | Path | None = None, *, variant: str | None 
     if name in TASKS:
         entry = TASKS[name]
     elif ":" in name:  # package.module:Class, of anybody's
-        entry = _adopt(name, imported(name), name.split(".")[0])
+        entry = _adopt(name, import_object(name), name.split(".")[0])
     else:
         known = TASKS.problems.get(name) or f"there are: {', '.join(TASKS)}"
         raise ValueError(f"no task {name!r}; {known}")
