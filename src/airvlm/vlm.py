@@ -226,11 +226,7 @@ class VLM:
                 any_image = any(row.images for row in rows.values())
                 for group in group_by_length(rows, batch_size):
                     batch = [rows[i] for i in group]
-                    text_only = any_image and not batch[0].images
-                    given = self.answer_rows(batch, None if text_only else method, **generation)
-                    if text_only and method is not None:
-                        report = Report(method.to_json(), fired=False, reason="this request has no image")
-                        given = [replace(answer, report=report) for answer in given]
+                    given = self.answer_rows(batch, method, allow_text_only=any_image, **generation)
                     answers.update(zip(group, given, strict=True))
                     bar.update(len(group))
                 yield from (answers[i] for i in range(len(window)))
@@ -297,10 +293,29 @@ class VLM:
     # -- the steps of an answer
 
     def answer_rows(
-        self, rows: Sequence[Request], method: Method | str | None, *, max_new_tokens: int = 64, **generation: Any
+        self,
+        rows: Sequence[Request],
+        method: Method | str | None,
+        *,
+        max_new_tokens: int = 64,
+        allow_text_only: bool = False,
+        **generation: Any,
     ) -> list[Answer]:
-        """Answer requests that were read by `builder.read`, as one batch; all have images, or none has."""
+        """Answer requests that were read by `builder.read`, as one batch; all have images, or none has.
+
+        Args:
+            rows: the requests.
+            method: as in `ask`.
+            max_new_tokens: as in `ask`.
+            allow_text_only: answer rows without an image without a method that needs one, and say so in their reports;
+                otherwise such a method raises.
+            generation: as in `ask`.
+        """
         method = get_method(method)
+        if allow_text_only and method is not None and method.needs_images and not any(row.images for row in rows):
+            report = Report(method.to_json(), fired=False, reason="this request has no image")
+            answers = self.answer_rows(rows, None, max_new_tokens=max_new_tokens, **generation)
+            return [replace(answer, report=report) for answer in answers]
         with self.lock.acquire():
             started = time.perf_counter()
             inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)

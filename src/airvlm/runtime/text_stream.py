@@ -16,9 +16,10 @@ from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStr
 
 from airvlm.runtime.locks import LockTicket
 
-__all__ = ["StopTexts", "cut_text", "stream_text"]
+__all__ = ["PartialText", "StopTexts", "cut_text", "stream_text"]
 
 Result = TypeVar("Result")
+UNFINISHED = "\ufffd"  # a character whose last bytes are still to come
 
 
 class _Stop(StoppingCriteria):
@@ -94,15 +95,64 @@ def cut_text(text: str, stops: Iterable[str]) -> tuple[str, bool]:
 
 def _cut_at_stops(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
     """The pieces up to the first stop; text that may begin one is held back until it is clear."""
-    back = max(map(len, stops), default=1) - 1
     held, ended = "", False
     for piece in pieces:  # to their end, so that the generation is over
         if ended:
             continue
         held, ended = cut_text(held + piece, stops)
-        ready = len(held) if ended else max(0, len(held) - back)
+        ready = len(held) if ended else len(held) - _stop_overlap(held, stops)
         if ready:
             yield held[:ready]
         held = held[ready:]
     if held:
         yield held
+
+
+def _stop_overlap(text: str, stops: Iterable[str]) -> int:
+    """How many characters at the end of the text could be the beginning of a stop string."""
+    lengths = (k for stop in stops for k in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:k]))
+    return max(lengths, default=0)
+
+
+class PartialText:
+    """The text of an answer while its tokens arrive one by one. Its pieces add up to the whole.
+
+    Args:
+        tokenizer: decodes the tokens.
+        stops: texts that end the answer, and are not part of it.
+    """
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.stops = tuple(stops)
+        self.tokens: list[int] = []
+        self._shown = 0  # characters handed out
+
+    def add(self, token: int) -> bool:
+        """Take the next token; True if the answer now contains a stop string."""
+        self.tokens.append(token)
+        return bool(self.stops) and cut_text(self._decode(), self.stops)[1]
+
+    def next_piece(self) -> str:
+        """What can be shown since the last piece: nothing that a later token could take back."""
+        text, ended = cut_text(self._decode(), self.stops)
+        if not ended:
+            text = text.rstrip(UNFINISHED).rstrip()
+            text = text[: len(text) - _stop_overlap(text, self.stops)]
+        return self._show(text.rstrip())
+
+    def last_piece(self) -> str:
+        """What is left to show of an answer that has ended."""
+        return self._show(self.whole())
+
+    def whole(self) -> str:
+        """The text so far, up to the first stop string."""
+        return cut_text(self._decode(), self.stops)[0].rstrip()
+
+    def _decode(self) -> str:
+        return str(self.tokenizer.decode(self.tokens, skip_special_tokens=True)).lstrip()
+
+    def _show(self, text: str) -> str:
+        piece = text[self._shown :]
+        self._shown = max(self._shown, len(text))
+        return piece

@@ -1,11 +1,11 @@
-"""GrowingText: what is shown in pieces is what is returned whole."""
+"""PartialText: the pieces add up to the whole."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airvlm.serve.text import GrowingText
+from airvlm.runtime.text_stream import PartialText
 
 
 class Bytes:
@@ -15,14 +15,14 @@ class Bytes:
         return bytes(tokens).decode("utf-8", errors="replace")
 
 
-def said(text: str, stops: tuple[str, ...] = ()) -> tuple[list[str], str]:
-    growing = GrowingText(Bytes(), stops)
+def read(text: str, stops: tuple[str, ...] = ()) -> tuple[list[str], str]:
+    partial = PartialText(Bytes(), stops)
     pieces = []
     for byte in text.encode():
-        if growing.add(byte):
+        if partial.add(byte):
             break
-        pieces.append(growing.fresh())
-    return [*pieces, growing.rest()], growing.whole()
+        pieces.append(partial.next_piece())
+    return [*pieces, partial.last_piece()], partial.whole()
 
 
 @given(
@@ -30,20 +30,20 @@ def said(text: str, stops: tuple[str, ...] = ()) -> tuple[list[str], str]:
     st.lists(st.text(alphabet="ab.\n", min_size=1, max_size=3), max_size=3),
 )
 def test_pieces_add_up_to_the_whole(text: str, stops: list[str]) -> None:
-    pieces, whole = said(text, tuple(stops))
+    pieces, whole = read(text, tuple(stops))
     assert "".join(pieces) == whole
 
 
 @given(st.text(alphabet="ab .\nü€🙂", max_size=30))
 def test_without_stops_the_whole_is_the_stripped_text(text: str) -> None:
-    assert said(text)[1] == text.strip()
+    assert read(text)[1] == text.strip()
 
 
 def test_a_stop_string_ends_the_text_before_itself() -> None:
-    assert said("a dog. a cat. a cow", (". ",))[1] == "a dog"
+    assert read("a dog. a cat. a cow", (". ",))[1] == "a dog"
 
 
 def test_nothing_is_shown_that_a_stop_string_would_take_back() -> None:
-    pieces, whole = said("one END two", ("END",))
+    pieces, whole = read("one END two", ("END",))
     assert whole == "one"
     assert "".join(pieces) == "one"
