@@ -30,7 +30,7 @@ def expanded(ids: Tensor, mask: Tensor, model: Any) -> dict[str, Tensor]:
         own = [token for token, seen in zip(row, real) if seen]
         if config.boi_token_id in own:
             at = own.index(config.boi_token_id) + 1
-            own[at : at + 1] = [config.image_token_id] * config.image_rows
+            own[at : at + 1] = [config.image_token_id] * config.num_image_tokens
         rows.append(own)
     length = max(map(len, rows))
     pads = [length - len(row) for row in rows]

@@ -13,10 +13,11 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from airvlm import CropBlend, models
 from airvlm.models import CheckpointError
+from airvlm.models.families import is_port
 from airvlm.models.ported import checkpoint
+from airvlm.testing.small_models import sample_image
 from airvlm.vlm import VLM
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import sample_image
 
 model_types = pytest.mark.parametrize("model_type", tiny.MODELS)
 
@@ -89,15 +90,15 @@ def test_saving_writes_official_names_and_loading_them_again_changes_nothing(
     model.generation_config.do_sample = True
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    stored = checkpoint.stored_names(tmp_path)
-    assert stored == checkpoint.stored_names(folders[model_type]) - {"transformer.rotary_pos_emb.inv_freq"}
+    stored = checkpoint.list_weight_names(tmp_path)
+    assert stored == checkpoint.list_weight_names(folders[model_type]) - {"transformer.rotary_pos_emb.inv_freq"}
     written = json.loads((tmp_path / "config.json").read_text())
-    assert models.recognises(written) and "text_config" not in written
+    assert is_port(written) and "text_config" not in written
     again, processor_again = models.load(tmp_path)
     same_weights(again, model_type)
     text = "Is there a dog? <|im_end|> ok"
     assert processor_again.tokenizer(text)["input_ids"] == processor.tokenizer(text)["input_ids"]
-    assert processor_again.image_rows == processor.image_rows
+    assert processor_again.num_image_tokens == processor.num_image_tokens
 
 
 @model_types
@@ -117,8 +118,8 @@ def test_a_changed_field_reaches_the_decoder(folders: dict[str, Path]) -> None:
 
 @model_types
 @pytest.mark.usefixtures("interpreted")
-def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: str) -> None:
-    pytest.importorskip("bitsandbytes", reason="quantised loading needs bitsandbytes")
+def test_a_quantized_model_can_be_asked(folders: dict[str, Path], model_type: str) -> None:
+    pytest.importorskip("bitsandbytes", reason="quantized loading needs bitsandbytes")
     from transformers import BitsAndBytesConfig
 
     vlm = VLM.load(folders[model_type], quantization_config=BitsAndBytesConfig(load_in_4bit=True))
@@ -129,19 +130,19 @@ def test_a_quantised_model_can_be_asked(folders: dict[str, Path], model_type: st
 @model_types
 @pytest.mark.parametrize(("bits", "layer", "nearness"), [(8, "Linear8bitLt", 0.98), (4, "Linear4bit", 0.8)])
 @pytest.mark.usefixtures("interpreted")
-def test_quantised_loading_goes_through_transformers(
+def test_quantized_loading_goes_through_transformers(
     folders: dict[str, Path], model_type: str, bits: int, layer: str, nearness: float
 ) -> None:
-    pytest.importorskip("bitsandbytes", reason="quantised loading needs bitsandbytes")
+    pytest.importorskip("bitsandbytes", reason="quantized loading needs bitsandbytes")
     from transformers import BitsAndBytesConfig
 
     how = BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
-    quantised, processor = models.load(folders[model_type], quantization_config=how, dtype=torch.float32)
-    first = quantised.get_decoder().layers[0]
+    quantized, processor = models.load(folders[model_type], quantization_config=how, dtype=torch.float32)
+    first = quantized.get_decoder().layers[0]
     assert {type(part).__name__ for part in (first.self_attn.q_proj, first.mlp.down_proj)} == {layer}
     whole, _ = models.load(folders[model_type])
     inputs = processor(text="Is there a dog?", return_tensors="pt")
-    near = torch.cosine_similarity(logits(quantised, inputs).float(), logits(whole, inputs), dim=-1)
+    near = torch.cosine_similarity(logits(quantized, inputs).float(), logits(whole, inputs), dim=-1)
     assert near.mean() > nearness
 
 
@@ -154,7 +155,7 @@ def test_missing_and_unexpected_names_are_all_named(folder: Path, model_type: st
     layer = (
         "transformer.h.{}.mlp.w1.weight"
         if model_type == "qwen"
-        else "transformer.builder.layers.{}.mlp.dense_h_to_4h.weight"
+        else "transformer.encoder.layers.{}.mlp.dense_h_to_4h.weight"
     )
     lost = [layer.format(i) for i in (0, 2, 3)] + [
         "lm_head.weight" if model_type == "qwen" else "transformer.vision.boi"
@@ -177,7 +178,7 @@ def test_missing_and_unexpected_names_are_all_named(folder: Path, model_type: st
 @model_types
 def test_a_missing_shard_is_named(folder: Path, model_type: str) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"half downloaded: 1 of 2 .*model-00002-of-00002.safetensors"):
+    with pytest.raises(CheckpointError, match=r"incomplete: 1 of 2 .*model-00002-of-00002.safetensors"):
         models.load(folder)
 
 
@@ -187,7 +188,7 @@ def test_a_shard_cut_short_is_named(tmp_path: Path, model_type: str, pickled: bo
     folder = tiny.save(tmp_path, model_type, pickled=pickled)
     shard = sorted(folder.glob("*-00001-of-*"))[0]
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match=f"{shard.name} is damaged or half downloaded"):
+    with pytest.raises(CheckpointError, match=f"{shard.name} is damaged or incomplete"):
         models.load(folder)
 
 
@@ -228,9 +229,9 @@ def test_a_vocabulary_of_another_model_is_refused(folder: Path, model_type: str)
 
 
 def test_text_only_models_of_the_same_type_are_not_ours(tmp_path: Path) -> None:
-    assert not models.recognises({"model_type": "qwen", "hidden_size": 4096})
-    assert not models.recognises({"model_type": "chatglm", "num_layers": 40})
-    assert not models.recognises({"model_type": "llava", "vision_config": {"x": 1}})
+    assert not is_port({"model_type": "qwen", "hidden_size": 4096})
+    assert not is_port({"model_type": "chatglm", "num_layers": 40})
+    assert not is_port({"model_type": "llava", "vision_config": {"x": 1}})
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen"}))
     with pytest.raises(CheckpointError, match="not Qwen-VL"):
         models.load(tmp_path)

@@ -1,4 +1,4 @@
-"""An official folder goes through the whole house: load, ask, describe, batch, compare, command line, evaluation."""
+"""An official folder from end to end: load, ask, describe, batch, compare, command line, evaluation."""
 
 import json
 from dataclasses import replace
@@ -8,21 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from airvlm import AIR, AIRMemory, CropBlend, cli
-from airvlm.methods.base import Method
-from airvlm.methods.memvr import MemVR
-from airvlm.methods.vaf import VAF
-from airvlm.methods.vcd import VCD
-from airvlm.vlm import VLM
+from airvlm import AIR, VAF, VCD, VLM, AIRMemory, CropBlend, MemVR, Method, cli
+from airvlm.testing.small_models import sample_image
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import sample_image
 
 QUESTION = "Is there a dog in the image?"
 METHODS: dict[str, Method | None] = {
     "vanilla": None,
-    "air-paper": AIR(layers=(1, 4), keep=2, num_crops=3, strength=0.5),
-    "air-lineage": AIRMemory(layers=(1, 4), keep=2, num_crops=3, strength=0.5, threshold=0.3),
-    "air-transported": CropBlend(num_crops=3, weight=0.5),
+    "air": AIR(layers=(1, 4), keep=2, num_crops=3, strength=0.5),
+    "air-memory": AIRMemory(layers=(1, 4), keep=2, num_crops=3, strength=0.5, threshold=0.3),
+    "crop-blend": CropBlend(num_crops=3, weight=0.5),
     "memvr": MemVR(alpha=0.3, threshold=0.3, layers=(1, 4)),
     "vaf": VAF(enhance=0.8, suppress=0.4, layers=(1, 4)),
     "vcd": VCD(alpha=0.5, beta=0.0),
@@ -68,7 +63,7 @@ def test_a_batch_of_images_and_text_equals_its_rows(vlm: VLM) -> None:
     if vlm.parts.family == "qwen":
         assert vlm.ask(several, QUESTION, max_new_tokens=4).tokens
     else:
-        with pytest.raises(Exception, match="one image a conversation"):
+        with pytest.raises(Exception, match="one image per conversation"):
             vlm.ask(several, QUESTION)
 
 
@@ -105,10 +100,10 @@ def test_the_command_line_and_the_evaluation(folder: Path, tmp_path: Path, capsy
     image = tmp_path / "scene.png"
     sample_image(1, (96, 80)).save(image)
     settings = ["--set", "num_crops=3", "--max-new-tokens", "4", "--json"]
-    assert cli.run(["ask", str(image), QUESTION, "-m", str(folder), "--method", "air", *settings]) == 0
+    assert cli.run(["ask", str(image), QUESTION, "-m", str(folder), "--method", "crop-blend", *settings]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == str(folder)
     where = ["-m", str(folder), "--out", str(tmp_path / "runs"), "--limit", "3", "--max-new-tokens", "4"]
-    code = cli.run(["evaluate", "tiny-chair", "--method", "air-transported:num_crops=3", *where, "--json"])
+    code = cli.run(["evaluate", "tiny-chair", "--method", "crop-blend:num_crops=3", *where, "--json"])
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert code == 0 or "could not be read" in printed.err  # random weights may say nothing at all

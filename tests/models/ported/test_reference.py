@@ -13,7 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.tiny_models import build
+from airvlm.testing.small_models import build
+from tests import all_families  # noqa: F401 - adds the ported families to small_models
 
 Array = NDArray[np.float64]
 TOLERANCE = 1e-4  # float32 against float64 over four layers

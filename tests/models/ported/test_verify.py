@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airvlm.models.ported import verify
+from airvlm.testing.small_models import sample_image
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import sample_image
 
 QUESTION = "Is there a dog?"
 
@@ -22,7 +22,7 @@ def test_agreement_and_difference_are_found(
     folder = tiny.save(tmp_path / "model", model_type)
     image = tmp_path / "scene.png"
     sample_image(1).save(image)
-    said, _, config = verify.ours(str(folder), str(image), QUESTION, 5, "float32")
+    said, _, config = verify.run_port(str(folder), str(image), QUESTION, 5, "float32")
     player = tmp_path / "player.py"
     player.write_text(f"print('loading'); print({json.dumps(json.dumps(official(said, config, spoilt)))})")
     code = verify.main(
@@ -50,4 +50,4 @@ def test_an_original_that_fails_ends_the_comparison(tmp_path: Path) -> None:
     player = tmp_path / "player.py"
     player.write_text("raise SystemExit(3)")
     with pytest.raises(SystemExit, match="exit code 3"):
-        verify.original("qwen", "x", "y", "z", 1, "float32", (sys.executable, str(player)))
+        verify.run_original("qwen", "x", "y", "z", 1, "float32", (sys.executable, str(player)))

@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from airvlm.models.glm_4v.model import Glm4VConfig, Glm4VForConditionalGeneration
-from airvlm.models.glm_4v.tokenizer import SPECIALS as GLM_SPECIALS
+from airvlm.models.glm_4v.processing import SPECIALS as GLM_SPECIALS
 from airvlm.models.qwen_vl.model import QwenVLConfig, QwenVLForConditionalGeneration
-from airvlm.models.qwen_vl.tokenizer import SPECIALS as QWEN_SPECIALS
-from tests.tiny_models import scale
+from airvlm.models.qwen_vl.processing import SPECIALS as QWEN_SPECIALS
+from airvlm.testing.small_models import scale_weights
 
 MODELS = ("qwen", "chatglm")
 TEXT = (
@@ -168,7 +168,7 @@ def model(model_type: str, **changed: Any) -> Any:
     }[model_type]
     torch.manual_seed(0)
     made = model_class(config_class(**config(model_type, **changed))).float()
-    scale(made, zlib.crc32(model_type.encode()))
+    scale_weights(made, zlib.crc32(model_type.encode()))
     return made.eval()
 
 
@@ -197,7 +197,7 @@ def official_weights(made: Any) -> dict[str, Tensor]:
             stored[at + "mlp.w2.weight"] = own["mlp.gate_proj.weight"]
             stored[at + "mlp.c_proj.weight"] = own["mlp.down_proj.weight"]
         else:
-            at = f"transformer.builder.layers.{i}."
+            at = f"transformer.encoder.layers.{i}."
             stored[at + "input_layernorm.weight"] = own["input_layernorm.weight"]
             stored[at + "post_attention_layernorm.weight"] = own["post_attention_layernorm.weight"]
             stored[at + "self_attention.query_key_value.weight"] = qkv["weight"]
@@ -226,7 +226,7 @@ def _plain_name(name: str, model_type: str) -> str:
     }
     glm = {
         "model.language_model.embed_tokens.": "transformer.embedding.word_embeddings.",
-        "model.language_model.norm.": "transformer.builder.final_layernorm.",
+        "model.language_model.norm.": "transformer.encoder.final_layernorm.",
         "model.visual.layers.": "transformer.vision.transformer.layers.",
         "model.visual.": "transformer.vision.",
         "lm_head.": "transformer.output_layer.",

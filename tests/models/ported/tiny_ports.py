@@ -1,11 +1,11 @@
-"""Small configs of the two ported families, in the form of tests/tiny_configs.py: data, one entry a family."""
+"""Small configs of the two ported families for `airvlm.testing.small_models.add_family`: data, one entry per family."""
 
 from typing import Any
 
 from airvlm import models
 from airvlm.models.ported.processing import SquareImageProcessor
 
-models.register()  # tiny_models builds through transformers' Auto classes
+models.register()  # small_models builds through transformers' Auto classes
 
 
 def configs(text: dict[str, Any], *, view: int, image: int, start: int, end: int) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,9 @@ from torch import Tensor
 from airvlm import CropBlend, models
 from airvlm.models.ported.processing import SquareImageProcessor
 from airvlm.models.qwen_vl.model import QwenVLForConditionalGeneration
+from airvlm.testing.small_models import sample_image
 from tests.models.ported import golden_cases as golden
 from tests.models.ported import tiny_checkpoints as tiny
-from tests.tiny_models import sample_image
 
 PAD = 256  # <|endoftext|> of the golden vocabulary
 FEATURES, STATES = 2e-6, 3e-5  # tolerances of the golden README
@@ -129,7 +129,7 @@ def shown(model: Any, rows: list[list[int]]) -> dict[str, Tensor]:
     """A left-padded batch of random text with as many images a row as `rows` lists, each at its place."""
     draw = torch.Generator().manual_seed(4)
     start, pad = model.config.image_start_id, model.config.image_token_id
-    span = [start, *[pad] * model.config.image_rows, start + 1]
+    span = [start, *[pad] * model.config.num_image_tokens, start + 1]
     made, count = [], 0
     for places in rows:
         ids = torch.randint(0, 200, (12 + 3 * len(made),), generator=draw).tolist()

@@ -5,7 +5,7 @@ import json
 import torch
 from torch import Tensor
 
-from airvlm.models.qwen_vl.vision import QwenVLVisionConfig, QwenVLVisual, grid_sin_cos, stretch
+from airvlm.models.qwen_vl.vision import QwenVLVisionConfig, QwenVLVisual, grid_sin_cos, interpolate_positions
 from tests.models.ported import golden_cases as golden
 
 
@@ -39,11 +39,11 @@ def test_position_tables_equal_the_original() -> None:
     rows = tables["sincos.embed4096_grid16_rows0_17"]
     torch.testing.assert_close(grid_sin_cos(4096, 16)[: len(rows)], rows, rtol=0, atol=1e-5)
     table = weights["transformer.visual.positional_embedding"]
-    torch.testing.assert_close(stretch(table, 1024), tables["abs_pos.positional_embedding_16_to_32"])
+    torch.testing.assert_close(interpolate_positions(table, 1024), tables["abs_pos.positional_embedding_16_to_32"])
     table = weights["transformer.visual.attn_pool.pos_embed"]
-    torch.testing.assert_close(stretch(table, 1024), tables["abs_pos.resampler_4_to_32"])
+    torch.testing.assert_close(interpolate_positions(table, 1024), tables["abs_pos.resampler_4_to_32"])
 
 
 def test_a_table_of_the_right_size_is_used_as_it_is() -> None:
     table = torch.randn(16, 8)
-    assert stretch(table, 16) is table
+    assert interpolate_positions(table, 16) is table

@@ -1,9 +1,6 @@
-"""GLM-4V's vision tower: a ViT that normalises what each branch adds, 2 x 2 down-sampling and a gated adapter.
+"""GLM-4V's vision tower: a ViT that normalizes the output of each branch, 2 x 2 down-sampling and a gated adapter."""
 
-Knows pixels and features; knows nothing of text, of where the visual tokens go, or of checkpoints.
-"""
-
-# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+# ruff: noqa: RUF012 - transformers reads these class attributes
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from airvlm.models.ported.image_lm import VisionTower
+from airvlm.models.ported.model import VisionTower
 
 ADAPTER_NORM_EPS = 1e-5  # torch's default, not the tower's
 
 
 class Glm4VVisionConfig(PreTrainedConfig):
-    """The `vision_config` section of the official config.json, and the two widths it takes from the decoder."""
+    """The `vision_config` section of the official config.json, and two widths of the decoder."""
 
     model_type = "chatglm_vision"
     base_config_key = "vision_config"
@@ -32,22 +29,22 @@ class Glm4VVisionConfig(PreTrainedConfig):
     image_size: int = 1120
     patch_size: int = 14
     in_channels: int = 3
-    num_positions: int = 6401  # patches and one class token; there is no interpolation
+    num_positions: int = 6401  # patches and one class token; they are not interpolated
     hidden_size: int = 1792
     num_hidden_layers: int = 63
     num_heads: int = 16
     intermediate_size: int = 15360
     hidden_act: str = "gelu"  # the exact, erf form
     layer_norm_eps: float = 1e-6
-    scaling_factor: float = 8.0  # all tokens, also the two around the image, are divided by it
+    scaling_factor: float = 8.0  # all tokens, including the two around the image, are divided by it
     dropout_prob: float = 0.0
     output_size: int = 4096  # the decoder's hidden size
     output_inner_size: int = 13696  # the decoder's feed-forward width, which the adapter shares
     initializer_range: float = 0.02
 
     @property
-    def rows(self) -> int:
-        """Rows an image becomes, without the two around it."""
+    def num_tokens(self) -> int:
+        """Visual tokens per image, without the two around it."""
         return int(self.image_size // self.patch_size // 2) ** 2
 
 
@@ -93,7 +90,7 @@ class VisionMLP(nn.Module):
 
 
 class VisionBlock(nn.Module):
-    """Both norms act on what a branch puts out, not on what it reads, despite their names."""
+    """Despite their names, both norms act on the output of a branch, not on its input."""
 
     def __init__(self, config: Glm4VVisionConfig) -> None:
         super().__init__()
@@ -123,7 +120,7 @@ class Adapter(nn.Module):
 
 
 class Glm4VVision(VisionTower):
-    """Of the features (N, 1 + tokens + 1, hidden) the first and last are learned."""
+    """Features (N, 1 + tokens + 1, hidden), of which the first and the last are learned."""
 
     config_class = Glm4VVisionConfig
     _no_split_modules = ["VisionBlock", "Adapter"]

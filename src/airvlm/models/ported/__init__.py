@@ -2,7 +2,7 @@
 
     model, processor = airvlm.models.load("Qwen/Qwen-VL-Chat")
 
-Nothing happens on import. `register()` makes transformers' Auto classes and weight loading know both; `load` calls it.
+Importing this package has no effect. `register()` adds both models to transformers' Auto classes; `load` calls it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airvlm.models.ported.checkpoint import PORTS as PORTS
     from airvlm.models.ported.checkpoint import CheckpointError as CheckpointError
+    from airvlm.models.ported.checkpoint import Port as Port
     from airvlm.models.ported.checkpoint import load as load
-    from airvlm.models.ported.ports import PORTS as PORTS
-    from airvlm.models.ported.ports import Port as Port
-    from airvlm.models.ported.ports import recognises as recognises
-    from airvlm.models.ported.ports import register as register
+    from airvlm.models.ported.checkpoint import register as register
 
-__all__ = ["PORTS", "CheckpointError", "Port", "load", "recognises", "register"]
+__all__ = ["PORTS", "CheckpointError", "Port", "load", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Lazily: the models import what they share from this package, and the loader imports the models."""
+    # Lazy: the models import their base classes from this package, and checkpoint.py imports the models
     if name not in __all__:
         raise AttributeError(f"module 'airvlm.models.ported' has no attribute {name!r}")
-    home = "checkpoint" if name in ("CheckpointError", "load") else "ports"
-    return getattr(import_module(f"airvlm.models.ported.{home}"), name)
+    return getattr(import_module("airvlm.models.ported.checkpoint"), name)

@@ -1,14 +1,14 @@
-"""Qwen-VL's decoder: transformers' Qwen2 with the two rules that Qwen2 gave up.
+"""Qwen-VL's decoder: transformers' Qwen2 with two rules that Qwen2 does not have.
 
-What is Qwen2's own: embedding, blocks, norms, feed-forward, masks, caches. What differs is here and only here:
+Embedding, layers, norms, feed-forward, masks and caches are Qwen2's. These differ:
 
-* dynamic NTK: a prompt longer than `seq_length` stretches the rotary base, by a factor that the *prompt's* length
-  decides once and for all; tokens generated later keep it, with or without a cache;
+* dynamic NTK: a prompt longer than `seq_length` raises the rotary base by a factor that the *prompt's* length decides;
+  tokens generated later keep it, with or without a cache;
 * log-n: the query at position n > seq_length is multiplied by log n / log seq_length;
-* rotation is done in fp32 and cast back.
+* the rotation is computed in fp32 and cast back.
 
-Both rules go by each row's own positions, so a left-padded row equals the row alone (the original counts the padding).
-Neither rule acts in training mode, as in the original. Knows nothing of images.
+Both rules use each row's own positions, so that a left-padded row equals the row alone (the original counts the
+padding). Neither acts in training mode, as in the original.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention, eager_atten
 
 
 class QwenVLTextConfig(Qwen2Config):
-    """Qwen2's configuration and the three fields that Qwen2 lacks."""
+    """Qwen2's configuration and three fields of Qwen-VL."""
 
     model_type = "qwen_text"
     base_config_key = "text_config"
@@ -38,7 +38,7 @@ class QwenVLTextConfig(Qwen2Config):
 
 
 class Rope(NamedTuple):
-    """What attention needs to know of positions, fp32."""
+    """What attention needs to know about positions, in fp32."""
 
     cos: Tensor  # (B, 1, L, d)
     sin: Tensor  # (B, 1, L, d)
@@ -46,7 +46,10 @@ class Rope(NamedTuple):
 
 
 def ntk_alpha(lengths: Tensor, seq_length: int) -> Tensor:
-    """1 up to seq_length, 3 up to twice, 7 up to four times of it, and so on: (B,) of lengths -> (B,) in fp32."""
+    """The factor of the rotary base: 1 up to seq_length, 3 up to twice, 7 up to four times of it, and so on.
+
+    Lengths (B,) -> factors (B,) in fp32.
+    """
     doublings = torch.ceil(torch.log2(lengths.double() / seq_length) + 1)
     return (2.0**doublings - 1).clamp(min=1).float()
 
@@ -67,7 +70,7 @@ class QwenVLRotary(nn.Module):
         if config.use_dynamic_ntk and not self.training:
             base = base * ntk_alpha(lengths, config.seq_length) ** (self.dim / (self.dim - 2))
         exponent = torch.arange(0, self.dim, 2, device=device).float() / self.dim
-        frequency = 1.0 / base[:, None] ** exponent  # (B, d / 2): one ladder per row
+        frequency = 1.0 / base[:, None] ** exponent  # (B, d / 2): frequencies per row
         angle = positions[:, :, None].float() * frequency[:, None, :]  # (B, L, d / 2)
         angle = torch.cat([angle, angle], dim=-1)[:, None]
         logn = None
@@ -78,9 +81,9 @@ class QwenVLRotary(nn.Module):
 
 
 class QwenVLAttention(Qwen2Attention):
-    """Qwen2's projections and caches; rotation in fp32 and log-n on the queries.
+    """Qwen2's attention with the rotation in fp32 and log-n on the queries.
 
-    `rope` reaches it as an extra argument that Qwen2Model hands through to every layer.
+    `rope` is an extra argument that Qwen2Model passes on to every layer.
     """
 
     def forward(
@@ -97,7 +100,8 @@ class QwenVLAttention(Qwen2Attention):
             project(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, heads, L, d)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        cos, sin, logn = (None if t is None else t.to(q.device) for t in rope)  # layers may sit on many devices
+        # Layers may be on several devices
+        cos, sin, logn = (None if t is None else t.to(q.device) for t in rope)
         dtype, q, k = q.dtype, q.float(), k.float()
         q = (q * cos + rotate_half(q) * sin).to(dtype)
         k = (k * cos + rotate_half(k) * sin).to(dtype)
@@ -114,10 +118,10 @@ class QwenVLAttention(Qwen2Attention):
 
 
 class QwenVLTextModel(Qwen2Model):
-    """Qwen2's decoder with this attention. `rope_lengths` (B,) are the prompts' lengths, if already known."""
+    """Qwen2's decoder with this attention. `rope_lengths` (B,) are the lengths of the prompts, if already known."""
 
     config_class = QwenVLTextConfig
-    # The prompts' lengths travel as a tensor and on the cache: state that a fully traced graph would freeze.
+    # The prompt lengths are kept on the cache: state that a fully traced graph would freeze
     _can_compile_fullgraph = False
 
     def __init__(self, config: QwenVLTextConfig) -> None:
@@ -139,9 +143,10 @@ class QwenVLTextModel(Qwen2Model):
     ) -> BaseModelOutputWithPast:
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = rows_positions(inputs_embeds, attention_mask, position_ids, past_key_values)
+        position_ids = row_position_ids(inputs_embeds, attention_mask, position_ids, past_key_values)
         if rope_lengths is None:
-            rope_lengths = getattr(past_key_values, "rope_lengths", None)  # a hand-written loop over a cache
+            # A hand-written loop over a cache
+            rope_lengths = getattr(past_key_values, "rope_lengths", None)
         if rope_lengths is None:
             rope_lengths = position_ids.max(dim=1).values + 1
         output: BaseModelOutputWithPast = super().forward(
@@ -157,13 +162,13 @@ class QwenVLTextModel(Qwen2Model):
         return output
 
 
-def rows_positions(
+def row_position_ids(
     inputs_embeds: Tensor,
     attention_mask: Tensor | dict[str, Tensor] | None,
     position_ids: Tensor | None,
     past_key_values: Cache | None,
 ) -> Tensor:
-    """Each row's own positions (B, L): given, counted in the mask, or counted from the cache."""
+    """Each row's own positions (B, L): as given, or counted from the mask, or from the length of the cache."""
     batch, length = inputs_embeds.shape[:2]
     if position_ids is None and isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
         position_ids = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]

@@ -1,10 +1,9 @@
 """Qwen-VL's vision tower: a pre-norm ViT and the resampler that turns its patches into a fixed number of tokens.
 
-Knows pixels and features; knows nothing of text, of where the visual tokens go, or of checkpoints.
-The computation is the one of the released model: see the notes at each place where it departs from a plain ViT.
+Comments mark each place where the computation differs from a plain ViT.
 """
 
-# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+# ruff: noqa: RUF012 - transformers reads these class attributes
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from airvlm.models.ported.image_lm import VisionTower
+from airvlm.models.ported.model import VisionTower
 
 NORM_EPS = 1e-6  # every LayerNorm of tower and resampler
 RESAMPLER_HEAD_DIM = 128  # the resampler's heads are as wide as the decoder's: output_dim // 128 of them
@@ -31,7 +30,7 @@ class QwenVLVisionConfig(PreTrainedConfig):
     base_config_key = "vision_config"
     attribute_map = {"hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads"}
 
-    image_size: int = 448  # pixels a side; the image is squeezed to a square
+    image_size: int = 448  # pixels per side; the image is resized to a square
     patch_size: int = 14
     width: int = 1664
     layers: int = 48
@@ -39,12 +38,12 @@ class QwenVLVisionConfig(PreTrainedConfig):
     mlp_ratio: float = 4.9231
     output_dim: int = 4096  # equals the decoder's hidden size
     image_start_id: int = 151857  # <img>; </img> and <imgpad> follow
-    n_queries: int = 256  # visual tokens of an image; a square number. Absent from the released file
+    n_queries: int = 256  # visual tokens per image; a square number. Not in the released file
     initializer_range: float = 0.02
 
 
 def grid_sin_cos(dim: int, side: int) -> Tensor:
-    """The resampler's fixed table, (side * side, dim): first half from the column, second half from the row."""
+    """The resampler's fixed table of positions (side * side, dim): half from the column, then half from the row."""
     omega = 10000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim / 4))
     angles = torch.arange(side, dtype=torch.float64)[:, None] * omega  # (side, dim / 4)
     coordinate = torch.cat([angles.sin(), angles.cos()], dim=-1)  # (side, dim / 2)
@@ -53,8 +52,8 @@ def grid_sin_cos(dim: int, side: int) -> Tensor:
     return torch.cat([column, row], dim=-1).reshape(side * side, dim).float()
 
 
-def stretch(table: Tensor, length: int) -> Tensor:
-    """A square table of positions stretched to `length` entries: bicubic in fp32, without antialiasing."""
+def interpolate_positions(table: Tensor, length: int) -> Tensor:
+    """A square table of positions resized to `length` entries: bicubic in fp32, without antialiasing."""
     if table.shape[0] == length:
         return table
     have, want = math.isqrt(table.shape[0]), math.isqrt(length)
@@ -69,7 +68,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 class VisualAttention(nn.Module):
-    """Full self-attention whose packed projection is ordered head by head: q, k, v of head 0, then of head 1..."""
+    """Full self-attention whose packed projection is ordered by head: q, k, v of head 0, then of head 1, ..."""
 
     def __init__(self, config: QwenVLVisionConfig) -> None:
         super().__init__()
@@ -125,7 +124,7 @@ class Resampler(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kv = self.ln_kv(self.kv_proj(x))  # (N, patches, dim)
-        keys = kv + stretch(self.pos_embed, kv.shape[1])
+        keys = kv + interpolate_positions(self.pos_embed, kv.shape[1])
         queries = (self.ln_q(self.query) + self.pos_embed).expand(len(x), -1, -1)  # (N, n_queries, dim)
         q, k, v = (split_heads(p, self.heads) for p in (self.q_proj(queries), self.k_proj(keys), self.v_proj(kv)))
         return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
@@ -140,7 +139,7 @@ class QwenVLVisual(VisionTower):
     def __init__(self, config: QwenVLVisionConfig) -> None:
         super().__init__(config)
         self.conv1 = nn.Conv2d(3, config.width, config.patch_size, config.patch_size, bias=False)
-        # A table of the 224-pixel pre-training, whatever the image's size now: 16 x 16.
+        # The 16 x 16 table of pre-training at 224 pixels, whatever the image size is now
         self.positional_embedding = nn.Parameter(torch.empty(256, config.width))
         self.ln_pre = nn.LayerNorm(config.width, eps=NORM_EPS)
         self.resblocks = nn.ModuleList([VisualBlock(config) for _ in range(config.layers)])
@@ -162,7 +161,7 @@ class QwenVLVisual(VisionTower):
 
     def forward(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         x = self.conv1(pixel_values.to(self.conv1.weight)).flatten(2).transpose(1, 2)  # (N, patches, width)
-        x = self.ln_pre(x + stretch(self.positional_embedding, x.shape[1]))
+        x = self.ln_pre(x + interpolate_positions(self.positional_embedding, x.shape[1]))
         for block in self.resblocks:
             x = block(x)
         features = self.ln_post(self.attn_pool(x)) @ self.proj  # (N, n_queries, output_dim)

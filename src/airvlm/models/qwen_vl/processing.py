@@ -1,10 +1,10 @@
-"""Qwen-VL's tokenizer and chat template, from the official `qwen.tiktoken`.
+"""Qwen-VL's tokenizer, from the official `qwen.tiktoken`, its chat template and its processor.
 
-`<img>path</img>` becomes a span of a fixed number of ids that hold the path's bytes, as in the original; an empty
-span is filled with <imgpad>. No path is ever opened here. Knows nothing of pixels or models.
+`<img>path</img>` becomes a span of a fixed number of ids that hold the bytes of the path, as in the original; an empty
+span is filled with <imgpad>. No path is ever opened here.
 """
 
-# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+# ruff: noqa: RUF012 - transformers reads these class attributes
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import Any
 
 from transformers import BatchEncoding
 
-from airvlm.models.ported.official_tokenizer import OfficialTokenizer
-from airvlm.models.ported.tiktoken_file import BOUNDARY, ESCAPE
+from airvlm.models.ported.processing import SquareImageTextProcessor
+from airvlm.models.ported.tokenizer import BOUNDARY, ESCAPE, OfficialTokenizer
+from airvlm.models.qwen_vl.model import QwenVLConfig
 
 END, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMG, IMG_END, IMG_PAD = "<img>", "</img>", "<imgpad>"
@@ -28,11 +29,11 @@ PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 IMAGE = re.compile(re.escape(IMG) + "(.*?)" + re.escape(IMG_END), re.DOTALL)
-IMAGE_ROWS = 256  # ids between <img> and </img> in the released model
+NUM_IMAGE_TOKENS = 256  # ids between <img> and </img> in the released model
 DEFAULT_SYSTEM = "You are a helpful assistant."
 
-# Special strings of the form <|...|> typed by anyone stay ordinary text. The nine tags are markup of the conversation,
-# as in the original; only in a text part beside image parts are the image tags ordinary too.
+# Special strings of the form <|...|> that a user types stay ordinary text. The nine tags are markup, as in the
+# original; only in a text part next to image parts are the image tags ordinary text too
 CHAT_TEMPLATE = (
     r"""
 {%- macro plain(text) -%}{{ text | replace('<|', '<\ufdd1|') }}{%- endmacro -%}
@@ -72,7 +73,7 @@ CHAT_TEMPLATE = (
 class QWenTokenizer(OfficialTokenizer):
     """A fast tokenizer under the name that the official tokenizer_config.json asks for.
 
-    `image_rows` says how many ids an image's span has, where that is not 256.
+    `num_image_tokens` is the number of ids between <img> and </img>; 256 if it is not given.
     """
 
     vocab_files_names = {"vocab_file": "qwen.tiktoken", "tokenizer_file": "tokenizer.json"}
@@ -80,28 +81,28 @@ class QWenTokenizer(OfficialTokenizer):
     template = CHAT_TEMPLATE
 
     @property
-    def image_rows(self) -> int:
-        return int(self.init_kwargs.get("image_rows", IMAGE_ROWS))
+    def num_image_tokens(self) -> int:
+        return int(self.init_kwargs.get("num_image_tokens", NUM_IMAGE_TOKENS))
 
     @property
     def image_start_id(self) -> int:
         return int(self.convert_tokens_to_ids(IMG))
 
     @staticmethod
-    def ordinary(text: str) -> str:
-        """Text in which special strings are ordinary, but for the nine tags: what the chat builder does."""
+    def escape_specials(text: str) -> str:
+        """Text in which all special strings but the nine tags are ordinary text, as in the original's chat."""
         return text.replace("<|", f"<{ESCAPE}|")
 
     def apply_chat_template(
         self, conversation: Any, *args: Any, max_window_size: int | None = None, **kwargs: Any
     ) -> Any:
-        """As in transformers; `max_window_size` drops the oldest turns that do not fit, as the original's chat does."""
+        """As in transformers; `max_window_size` drops the oldest turns that do not fit, as in the original."""
         if max_window_size is not None:
             conversation = self.fit_window(conversation, max_window_size)
         return super().apply_chat_template(conversation, *args, **kwargs)
 
     def fit_window(self, messages: Sequence[dict[str, Any]], max_window_size: int) -> list[dict[str, Any]]:
-        """The newest turns for which system + turns < max_window_size tokens; the last message always stays."""
+        """The newest turns for which system + turns < max_window_size tokens; the last message is always kept."""
         system = list(messages[:1]) if messages[0]["role"] == "system" else []
         *past, query = messages[len(system) :]
 
@@ -118,37 +119,37 @@ class QWenTokenizer(OfficialTokenizer):
             used, kept = used + cost, kept - 2
         return system + past[kept:] + [query]
 
-    # -- images' spans
+    # -- spans of images
 
     def _encode_plus(self, text: Any, *args: Any, **kwargs: Any) -> BatchEncoding:
         texts = [text] if isinstance(text, str) else list(text)
         if not any(isinstance(t, str) and IMG in t for t in texts):
             return super()._encode_plus(text, *args, **kwargs)
         paths: list[list[bytes]] = [[] for _ in texts]
-        filled = [IMAGE.sub(lambda m, row=row: self._span(m[1], row), t) for t, row in zip(texts, paths)]
+        filled = [IMAGE.sub(lambda m, row=row: self._fill_span(m[1], row), t) for t, row in zip(texts, paths)]
         encoding = super()._encode_plus(filled[0] if isinstance(text, str) else filled, *args, **kwargs)
         ids = encoding["input_ids"]
         single = isinstance(ids, list) and bool(ids) and isinstance(ids[0], int)
         for row, own in zip([ids] if single else ids, paths):
             if any(own):
-                self._write(row, own)
+                self._write_paths(row, own)
         return encoding
 
-    def _span(self, content: str, paths: list[bytes]) -> str:
-        if content and not content.replace(IMG_PAD, ""):  # spelled out already
+    def _fill_span(self, content: str, paths: list[bytes]) -> str:
+        if content and not content.replace(IMG_PAD, ""):  # already filled
             paths.append(b"")
             return f"{IMG}{content}{IMG_END}"
         path = unicodedata.normalize("NFC", content).encode()
-        if len(path) > self.image_rows:
+        if len(path) > self.num_image_tokens:
             raise ValueError(
-                f"An image's path may have {self.image_rows} bytes, this one has {len(path)}: {content[:60]!r}... "
-                "Leave the span empty (<img></img>) and give the image itself."
+                f"The path of an image may have {self.num_image_tokens} bytes, this one has {len(path)}: "
+                f"{content[:60]!r}... Leave the span empty (<img></img>) and give the image itself."
             )
         paths.append(path)
-        return IMG + IMG_PAD * self.image_rows + IMG_END
+        return IMG + IMG_PAD * self.num_image_tokens + IMG_END
 
-    def _write(self, ids: Any, paths: list[bytes]) -> None:
-        """Path bytes over the padding of each span, in place: one id for each byte, of the byte's value."""
+    def _write_paths(self, ids: Any, paths: list[bytes]) -> None:
+        """Write the bytes of each path over the padding of its span, in place; a byte is the id of its value."""
         listed = ids if isinstance(ids, list) else ids.tolist()
         starts = [i for i, token in enumerate(listed) if token == self.image_start_id]
         for start, path in zip(starts, paths):
@@ -161,14 +162,14 @@ class QWenTokenizer(OfficialTokenizer):
         if self.image_start_id not in ids:
             return str(super()._decode(ids, skip_special_tokens=skip_special_tokens, **kwargs))
         text = ""
-        for piece, path in self._pieces(ids):
+        for piece, path in self._split_spans(ids):
             text += super()._decode(piece, skip_special_tokens=skip_special_tokens, **kwargs)
             if path is not None and not skip_special_tokens:
                 text += f"{IMG}{path}{IMG_END}"
         return text
 
-    def _pieces(self, ids: list[int]) -> Iterator[tuple[list[int], str | None]]:
-        """Ordinary ids, and the path of the span that follows them (None at the end)."""
+    def _split_spans(self, ids: list[int]) -> Iterator[tuple[list[int], str | None]]:
+        """Ids outside of spans, each with the path of the span that follows (None at the end)."""
         start_id = self.image_start_id
         while start_id in ids:
             start = ids.index(start_id)
@@ -177,3 +178,15 @@ class QWenTokenizer(OfficialTokenizer):
             yield ids[:start], path.decode(errors="replace")
             ids = ids[end + 1 :]
         yield ids, None
+
+
+class QwenVLProcessor(SquareImageTextProcessor):
+    """Prompts hold <img></img> per image; a path between the two is ignored, the given image is used."""
+
+    config_class = QwenVLConfig
+    official_tokenizer = QWenTokenizer
+    image_token = IMG_PAD
+    placeholder = f"{IMG}{IMG_END}"
+
+    def normalize_prompt(self, text: str) -> str:
+        return IMAGE.sub(f"{IMG}{IMG_PAD}{IMG_END}", text)

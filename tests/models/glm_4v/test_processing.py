@@ -1,4 +1,4 @@
-"""GLM-4V's tokenizer: the summary on a small vocabulary, and the original's ids where its vocabulary is at hand.
+"""GLM-4V's tokenizer: the mechanism on a small vocabulary, and the original's ids where its vocabulary is at hand.
 
 The official file comes with the checkpoint only: AIRVLM_GLM_VOCABULARY=/path/to/tokenizer.model runs the pairs.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airvlm.models.glm_4v.tokenizer import PATTERN, SPECIALS, ChatGLM4Tokenizer
+from airvlm.models.glm_4v.processing import PATTERN, SPECIALS, ChatGLM4Tokenizer
 from tests.models.ported import golden_cases as golden
 from tests.models.ported import tiny_checkpoints as tiny
 
@@ -115,7 +115,7 @@ def test_two_images_in_a_conversation_are_refused(small: ChatGLM4Tokenizer) -> N
         [{"role": "user", "content": [image, image]}],
         [{"role": "user", "content": [image]}, {"role": "user", "content": [image]}],
     ):
-        with pytest.raises(Exception, match="one image a conversation"):
+        with pytest.raises(Exception, match="one image per conversation"):
             chat(small, turns)
 
 

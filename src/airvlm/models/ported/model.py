@@ -1,32 +1,64 @@
-"""What a decoder that reads images needs to look like one of transformers' own: tower, base model, one with a head.
+"""What Qwen-VL and GLM-4V share as models: configuration, vision tower, base model and model with a head.
 
-A model says how its tower's output becomes visual tokens, where these go and which positions they have; the rest is
-here. Knows nothing of any one model.
+The classes have the form of transformers' own vision-language models. A subclass says how the tower's features become
+visual tokens, where these go in the sequence and which positions they have.
 """
 
-# ruff: noqa: RUF012 - these are the class attributes that transformers reads
+# ruff: noqa: RUF012 - transformers reads these class attributes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling, ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling, CausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple
 
 
-@dataclass
-class VisionLanguageOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
+class OfficialConfig(PreTrainedConfig):
+    """A configuration that is read from, and written as, the official flat config.json.
+
+    transformers expects a text and a vision section. They are derived from the flat fields whenever a configuration is
+    made, so that a changed field (`from_pretrained(folder, rope_ratio=7)`) reaches the decoder.
+    """
+
+    title: ClassVar[str] = ""  # the model's name in error messages
+    derived: ClassVar[tuple[str, ...]] = ("text_config",)  # sections that the official file does not have
+    required_values: ClassVar[dict[str, Any]] = {}  # fields with one supported value, the released one
+
+    text_config: Any = None
+    vision_config: Any = None
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        # transformers would apply overrides after the sections have been derived
+        fields = OfficialConfig.__annotations__ | cls.__annotations__
+        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields}
+        return super().from_dict({**config_dict, **overrides}, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in super().to_dict().items() if name not in self.derived}
+
+    def text_fields(self) -> dict[str, Any]:
+        """The text section that corresponds to the flat fields."""
+        raise NotImplementedError
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for field, value in self.required_values.items():
+            if getattr(self, field) != value:
+                raise ValueError(
+                    f"{self.title} configuration: {field}={getattr(self, field)!r} is not supported, only {value!r}; "
+                    "no released checkpoint has another value. Is this the config.json of another model?"
+                )
+        if not isinstance(self.text_config, PreTrainedConfig):
+            self.text_config = {**self.text_fields(), **(self.text_config or {})}
+        super().__post_init__(**kwargs)
+        if self.dtype is not None:
+            self.text_config.dtype = self.vision_config.dtype = self.dtype
 
 
 class VisionTower(PreTrainedModel):
@@ -39,7 +71,7 @@ class VisionTower(PreTrainedModel):
     _supports_attention_backend = True
 
 
-class VisionLanguagePreTrainedModel(PreTrainedModel):
+class _VisionLanguagePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     input_modalities = ("image", "text")
     supports_gradient_checkpointing = True
@@ -48,12 +80,12 @@ class VisionLanguagePreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    # Positions and lengths of the prompts travel on the cache: state that a fully traced graph would freeze.
+    # Positions and prompt lengths are kept on the cache: state that a fully traced graph would freeze
     _can_compile_fullgraph = False
 
 
-class VisionLanguageModel(VisionLanguagePreTrainedModel):
-    """A tower `visual` and a decoder `language_model`, made by the subclass."""
+class VisionLanguageModel(_VisionLanguagePreTrainedModel):
+    """A tower `visual` and a decoder `language_model`, which the subclass creates."""
 
     visual: VisionTower
     language_model: Any
@@ -69,18 +101,20 @@ class VisionLanguageModel(VisionLanguagePreTrainedModel):
     def get_image_features(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Pixels (N, 3, H, W) -> `pooler_output`: the visual tokens (n, hidden) of each image."""
         output = self.visual(pixel_values)
-        output.pooler_output = list(self.visual_tokens(output.pooler_output))
+        output.pooler_output = list(self.select_visual_tokens(output.pooler_output))
         return output
 
-    def visual_tokens(self, features: Tensor) -> Tensor:
-        """The tower's features (N, n, hidden) -> those that are the image itself."""
+    def select_visual_tokens(self, features: Tensor) -> Tensor:
+        """The tower's features (N, n, hidden) without those that do not belong to the image itself."""
         return features
 
-    def with_images(self, input_ids: Tensor, inputs_embeds: Tensor, tokens: Tensor, images: int) -> Tensor:
-        """Embeddings (B, L, hidden) with the visual tokens of all images, in reading order, written over them."""
+    def insert_visual_tokens(self, input_ids: Tensor, inputs_embeds: Tensor, tokens: Tensor, num_images: int) -> Tensor:
+        """Write the visual tokens of all images, in reading order, over the embeddings (B, L, hidden)."""
         raise NotImplementedError
 
-    def positions(self, ids: Tensor | None, embeds: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor | None:
+    def make_position_ids(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None
+    ) -> Tensor | None:
         """Position ids (B, L) where the caller gave none; None leaves them to the decoder."""
         return None
 
@@ -111,9 +145,9 @@ class VisionLanguageModel(VisionLanguagePreTrainedModel):
                 raise ValueError("Images need input_ids, which say where they go; inputs_embeds do not.")
             features = list(image.pooler_output)
             tokens = torch.cat(features).to(inputs_embeds)  # (visual tokens of all images, hidden)
-            inputs_embeds = self.with_images(input_ids, inputs_embeds, tokens, len(features))
+            inputs_embeds = self.insert_visual_tokens(input_ids, inputs_embeds, tokens, len(features))
         if position_ids is None:
-            position_ids = self.positions(input_ids, inputs_embeds, attention_mask, past_key_values)
+            position_ids = self.make_position_ids(input_ids, inputs_embeds, attention_mask, past_key_values)
         output: BaseModelOutputWithPast = self.language_model(
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -124,8 +158,8 @@ class VisionLanguageModel(VisionLanguagePreTrainedModel):
         return output
 
 
-class VisionLanguageForConditionalGeneration(VisionLanguagePreTrainedModel, GenerationMixin):
-    """A VisionLanguageModel and a head."""
+class VisionLanguageForConditionalGeneration(_VisionLanguagePreTrainedModel, GenerationMixin):
+    """A VisionLanguageModel and a language-model head."""
 
     _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
     base: type[VisionLanguageModel]
@@ -156,8 +190,8 @@ class VisionLanguageForConditionalGeneration(VisionLanguagePreTrainedModel, Gene
         logits_to_keep: int | Tensor = 0,
         mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
         **kwargs: Any,
-    ) -> VisionLanguageOutput:
-        # Every argument by name, as in the base model: `generate` reads this signature for what it may hand over.
+    ) -> CausalLMOutputWithPast:
+        # Every argument is named, as in the base model: `generate` reads this signature to see what it may pass on
         output = self.model(
             input_ids=input_ids,
             pixel_values=pixel_values,
@@ -173,7 +207,7 @@ class VisionLanguageForConditionalGeneration(VisionLanguagePreTrainedModel, Gene
         if labels is not None:
             vocab_size = self.config.text_config.vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
-        return VisionLanguageOutput(
+        return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
             past_key_values=output.past_key_values,

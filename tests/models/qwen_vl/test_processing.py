@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from airvlm.models.ported.tiktoken_file import read_ranks
-from airvlm.models.qwen_vl.tokenizer import PATTERN, QWenTokenizer
+from airvlm.models.ported.tokenizer import read_ranks
+from airvlm.models.qwen_vl.processing import PATTERN, QWenTokenizer
 from tests.models.ported import golden_cases as golden
 from tests.models.ported import tiny_checkpoints as tiny
 
@@ -47,7 +47,7 @@ def test_plain_text_is_encoded_as_by_the_original() -> None:
     for case in cases()["encode_default"]:
         assert real().encode(case["text"]) == case["ids"], case["text"]
     for case in cases()["encode_only_image_tags_allowed"]:
-        assert real().encode(real().ordinary(case["text"])) == case["ids"], case["text"]
+        assert real().encode(real().escape_specials(case["text"])) == case["ids"], case["text"]
     for case in cases()["raw_prompt"]:
         assert real().encode(case["text"]) == case["ids"], case["text"]
 
@@ -133,14 +133,14 @@ def test_random_text_is_encoded_as_by_tiktoken() -> None:
         assert real().encode(text) == oracle.encode_ordinary(text), text
 
 
-# -- the summary, on a small vocabulary
+# -- the mechanism, on a small vocabulary
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> QWenTokenizer:
     path = tmp_path_factory.mktemp("vocabulary") / "qwen.tiktoken"
     tiny.write_vocabulary(path, tiny.vocabulary())
-    return QWenTokenizer.from_vocabulary(path, image_rows=16)
+    return QWenTokenizer.from_vocabulary(path, num_image_tokens=16)
 
 
 def chat(tokenizer: QWenTokenizer, content: Any) -> list[int]:

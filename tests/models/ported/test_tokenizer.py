@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airvlm.models.ported.tiktoken_file import (
+from airvlm.models.ported.tokenizer import (
     BOUNDARY,
     ESCAPE,
     VocabularyError,
-    byte_level_tokenizer,
+    build_tokenizer,
     read_ranks,
 )
-from airvlm.models.qwen_vl.tokenizer import PATTERN, SPECIALS, QWenTokenizer
+from airvlm.models.qwen_vl.processing import PATTERN, SPECIALS, QWenTokenizer
 from tests.models.ported import tiny_checkpoints as tiny
 
 RANKS = {token: rank for rank, token in enumerate(tiny.vocabulary())}
-FAST = byte_level_tokenizer(RANKS, SPECIALS, PATTERN, nfc=False)
+FAST = build_tokenizer(RANKS, SPECIALS, PATTERN, nfc=False)
 
 
 def by_rank(piece: bytes) -> list[int]:
