@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airvlm.methods.options import check_options, option
-from airvlm.runtime.intervention import Context, Intervention
+from airvlm.runtime.intervention import DECODING, Context, Intervention
 from airvlm.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Method:
     site: ClassVar[str] = ""  # where it acts: visual tokens, attention, hidden states, feed-forward, logits, input, ...
     cost: ClassVar[str] = "1 pass"  # forward passes per token, and what else it computes
     data: ClassVar[str] = ""  # what it needs beside image and question: calibration pairs, boxes, ...
-    decoding: ClassVar[tuple[str, ...]] = ("greedy", "sampling", "beams")  # generation modes it supports
+    decoding: ClassVar[tuple[str, ...]] = DECODING  # generation modes it supports; others are refused
     engines: ClassVar[tuple[str, ...]] = ("transformers",)  # where it runs
     needs_images: ClassVar[bool] = True  # cannot act on a prompt without an image
     needs_pixels: ClassVar[bool] = False  # reads pixels: features encoded beforehand are not enough
@@ -69,9 +69,12 @@ class Method:
     @property
     def label(self) -> str:
         """The method as the command line spells it: its name and the options that differ from their defaults."""
-        changed = [f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
-        options = ",".join(f"{f.name}={_spell(getattr(self, f.name))}" for f in changed)
-        return f"{self.name}:{options}" if options else self.name
+        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        default = {f.name: f.default for f in dataclasses.fields(self)}
+        inner = [value.label for value in options.values() if isinstance(value, Method)]  # of a wrapper
+        name = f"{self.name}({inner[0]})" if inner else self.name
+        changed = {n: v for n, v in options.items() if v != default[n] and not isinstance(v, Method)}
+        return name + (":" + ",".join(f"{n}={_spell(v)}" for n, v in changed.items()) if changed else "")
 
     def __call__(
         self,

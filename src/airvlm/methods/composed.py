@@ -16,7 +16,7 @@ from torch import Tensor
 
 from airvlm.methods.base import Method, option
 from airvlm.report import Report
-from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
+from airvlm.runtime.intervention import DECODING, Context, ForwardPass, GenerateCall, Intervention
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -54,6 +54,14 @@ class Composed(Method):
     @property
     def needs_pixels(self) -> bool:  # type: ignore[override]  # likewise
         return any(part.needs_pixels for part in self.methods)
+
+    @property
+    def site(self) -> str:  # type: ignore[override]  # likewise
+        return ", ".join(dict.fromkeys(part.site for part in self.methods))
+
+    @property
+    def decoding(self) -> tuple[str, ...]:  # type: ignore[override]  # likewise
+        return tuple(mode for mode in DECODING if all(mode in part.decoding for part in self.methods))
 
     def start(self, context: Context) -> Intervention:
         return _Composition(self, context)

@@ -37,19 +37,16 @@ class Wrapper(Method):
     method: Method = option(CropBlend(), "the method that is wrapped")  # noqa: RUF009  # a field
 
     @property
-    def label(self) -> str:
-        name, _, options = super().label.partition(":")
-        rest = ",".join(part for part in options.split(",") if part and not part.startswith("method="))
-        own = f"{name}({self.method.label})"
-        return f"{own}:{rest}" if rest else own
-
-    @property
     def needs_images(self) -> bool:  # type: ignore[override]  # the wrapped method decides
         return self.method.needs_images
 
     @property
     def needs_pixels(self) -> bool:  # type: ignore[override]  # likewise
         return self.method.needs_pixels
+
+    @property
+    def decoding(self) -> tuple[str, ...]:  # type: ignore[override]  # likewise
+        return self.method.decoding
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class VCD(Method):
         "Mitigating object hallucinations by visual contrastive decoding (CVPR 2024, arXiv 2311.16922)"
     )
     summary: ClassVar[str] = "subtracts what the model would say of a noised image"
-    cost: ClassVar[str] = "2 for every pass"
+    site: ClassVar[str] = "logits"
+    cost: ClassVar[str] = "2 passes"
     needs_pixels: ClassVar[bool] = True
 
     alpha: float = option(

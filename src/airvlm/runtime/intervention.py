@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airvlm.runtime.row_images import RowImages
 
 __all__ = [
+    "DECODING",
     "DISABLED",
     "INPUT",
     "ChangeStats",
@@ -39,6 +40,7 @@ __all__ = [
     "without_methods",
 ]
 
+DECODING = ("greedy", "sampling", "beams")  # modes of `generate` that a method may declare
 INPUT = -1  # the decoder's input, where a layer number is expected
 
 DISABLED: ContextVar[bool] = ContextVar("airvlm_methods_disabled", default=False)  # inside `without_methods`

@@ -188,6 +188,12 @@ class Session:
             raise ValueError(f"{self.name} does not support continuous batching: use another cache_implementation.")
         if call.arguments.get("assistant_model") is not None:
             raise ValueError(f"{self.name} does not support assisted decoding: leave assistant_model out.")
+        beams, sampling = call.option("num_beams", 1) > 1, call.option("do_sample", False)
+        modes = ("beams",) * beams + ("sampling",) * bool(sampling) or ("greedy",)
+        for mode in modes:
+            if mode not in self.method.decoding:
+                known = ", ".join(self.method.decoding)
+                raise ValueError(f"{self.name} does not support this decoding mode: {mode}. It supports {known}.")
 
     # -- proof that the hooks ran
 

@@ -21,6 +21,7 @@ __all__ = ["AttentionMethod"]
 class AttentionMethod(Method):
     """Changes the attention scores of weighted keys, for the queries after the first image."""
 
+    site: ClassVar[str] = "attention"
     multiplies: ClassVar[bool] = False  # s (1 + w), which scaled keys do in any kernel; otherwise s + w |s|
 
     def span(self, depth: int) -> range:

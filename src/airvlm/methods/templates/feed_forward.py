@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ __all__ = ["FeedForwardMethod"]
 @dataclass(frozen=True)
 class FeedForwardMethod(Method):
     """Changes feed-forward outputs of some layers, in prefill and decode steps."""
+
+    site: ClassVar[str] = "feed-forward"
 
     def span(self, depth: int) -> Sequence[int]:
         """The layers that are changed in a decoder of `depth` layers: those of an option `layers`, or all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ __all__ = ["LogitsMethod"]
 @dataclass(frozen=True)
 class LogitsMethod(Method):
     """Changes the logits of every pass."""
+
+    site: ClassVar[str] = "logits"
 
     def next_logits(self, logits: Tensor, fp: ForwardPass, context: Context) -> Tensor:
         """The new logits, in the same shape.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ __all__ = ["VisualTokenMethod"]
 @dataclass(frozen=True)
 class VisualTokenMethod(Method):
     """Changes visual tokens at the decoder's input, in prefill."""
+
+    site: ClassVar[str] = "visual tokens"
 
     def visual_tokens(self, z: Tensor, context: Context) -> Tensor:
         """The new visual tokens (n, d).

@@ -1,28 +1,14 @@
-"""The configs of the small random models, and their image processors' settings: data, one entry a family.
+"""Configs of the small random models and settings of their image processors: data, one entry per family.
 
-Widths are small and every image becomes a few tens of visual tokens. How models are built from this: tiny_models.
+Widths are small, and every image becomes a few tens of visual tokens. `small_models` builds models from this.
 """
+
+from __future__ import annotations
 
 from typing import Any
 
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
-from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
-from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
-    LlavaOnevisionImageProcessorPil,
-)
-from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-
-from tests.models.ported import tiny_ports
-
 PAD, BOS, EOS, IMAGE, VIDEO, START, END = 0, 1, 2, 4, 5, 6, 7
-LAYERS, WIDTH, VIEW = 4, 32, 32  # decoder layers, hidden size, pixels a side
+LAYERS, WIDTH, VIEW = 4, 32, 32  # decoder layers, hidden size, pixels per side
 
 TEXT: dict[str, Any] = {
     "vocab_size": 128,
@@ -38,7 +24,7 @@ TEXT: dict[str, Any] = {
     "eos_token_id": EOS,
     "tie_word_embeddings": False,
 }
-TOWER: dict[str, Any] = {  # CLIP and its relatives: 4 x 4 patches a view
+TOWER: dict[str, Any] = {  # CLIP and its relatives: 4 x 4 patches per view
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -178,43 +164,38 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "spatial_merge_size": 2,
     },
 }
-NATIVE_FAMILIES = tuple(CONFIGS)
-CONFIGS |= tiny_ports.configs(TEXT, view=VIEW, image=IMAGE, start=START, end=END)
-FAMILIES = tuple(CONFIGS)
-
 _SQUARE = {"height": VIEW, "width": VIEW}
 _PIXELS = {"shortest_edge": 16 * 16, "longest_edge": VIEW * VIEW}
 _CLIP = {"size": {"shortest_edge": VIEW}, "crop_size": _SQUARE}
 _ANYRES = {"size": {"shortest_edge": VIEW}, "crop_size": _SQUARE, "image_grid_pinpoints": GRID}
 _QWEN = {"size": _PIXELS, "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2}
-_GLM = {
-    **_QWEN,
-    "size": {"shortest_edge": 2 * 16 * 16, "longest_edge": 2 * VIEW * VIEW},
-}  # it counts frames too
+# GLM counts frames too
+_GLM = {**_QWEN, "size": {"shortest_edge": 2 * 16 * 16, "longest_edge": 2 * VIEW * VIEW}}
 _TILES = {"size": {"longest_edge": 2 * VIEW}, "max_image_size": {"longest_edge": VIEW}}
 
+# An image processor's class, or where transformers has it (imported when a model is built), and its settings
 IMAGE_PROCESSORS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "llava": (CLIPImageProcessorPil, _CLIP),
-    "llava_next": (LlavaNextImageProcessorPil, _ANYRES),
-    "llava_onevision": (LlavaOnevisionImageProcessorPil, {"size": _SQUARE, "image_grid_pinpoints": GRID}),
-    "vipllava": (CLIPImageProcessorPil, _CLIP),
-    "qwen2_vl": (Qwen2VLImageProcessorPil, _QWEN),
-    "qwen2_5_vl": (Qwen2VLImageProcessorPil, _QWEN),
-    "qwen3_vl": (Qwen2VLImageProcessorPil, _QWEN),
-    "qwen3_vl_moe": (Qwen2VLImageProcessorPil, _QWEN),
-    "internvl": (GotOcr2ImageProcessorPil, {"size": _SQUARE, "crop_to_patches": True, "max_patches": 2}),
-    "gemma3": (Gemma3ImageProcessorPil, {"size": _SQUARE}),
-    "paligemma": (SiglipImageProcessorPil, {"size": _SQUARE}),
-    "idefics3": (Idefics3ImageProcessorPil, _TILES),
-    "smolvlm": (Idefics3ImageProcessorPil, _TILES),
-    "glm4v": (Glm4vImageProcessorPil, _GLM),
-    "glm46v": (Glm46VImageProcessorPil, _GLM),
-    "glm4v_moe": (Glm4vImageProcessorPil, _GLM),
-    "mistral3": (PixtralImageProcessorPil, {"size": {"longest_edge": VIEW}, "patch_size": 8}),
-    **tiny_ports.image_processors(VIEW),
+    "llava": ("clip.CLIPImageProcessorPil", _CLIP),
+    "llava_next": ("llava_next.LlavaNextImageProcessorPil", _ANYRES),
+    "llava_onevision": (
+        "llava_onevision.LlavaOnevisionImageProcessorPil",
+        {"size": _SQUARE, "image_grid_pinpoints": GRID},
+    ),
+    "vipllava": ("clip.CLIPImageProcessorPil", _CLIP),
+    "qwen2_vl": ("qwen2_vl.Qwen2VLImageProcessorPil", _QWEN),
+    "qwen2_5_vl": ("qwen2_vl.Qwen2VLImageProcessorPil", _QWEN),
+    "qwen3_vl": ("qwen2_vl.Qwen2VLImageProcessorPil", _QWEN),
+    "qwen3_vl_moe": ("qwen2_vl.Qwen2VLImageProcessorPil", _QWEN),
+    "internvl": ("got_ocr2.GotOcr2ImageProcessorPil", {"size": _SQUARE, "crop_to_patches": True, "max_patches": 2}),
+    "gemma3": ("gemma3.Gemma3ImageProcessorPil", {"size": _SQUARE}),
+    "paligemma": ("siglip.SiglipImageProcessorPil", {"size": _SQUARE}),
+    "idefics3": ("idefics3.Idefics3ImageProcessorPil", _TILES),
+    "smolvlm": ("idefics3.Idefics3ImageProcessorPil", _TILES),
+    "glm4v": ("glm4v.Glm4vImageProcessorPil", _GLM),
+    "glm46v": ("glm46v.Glm46VImageProcessorPil", _GLM),
+    "glm4v_moe": ("glm4v.Glm4vImageProcessorPil", _GLM),
+    "mistral3": ("pixtral.PixtralImageProcessorPil", {"size": {"longest_edge": VIEW}, "patch_size": 8}),
 }
-TOKEN_TYPES = {
-    "gemma3": "token_type_ids",
-    "paligemma": "token_type_ids",
-}  # 1 on visual rows, under either name
-TOKEN_TYPES |= {name: "mm_token_type_ids" for name in NATIVE_FAMILIES if name.startswith(("qwen", "glm"))}
+# The processor output that is 1 at visual tokens, where a family's processor gives one
+TOKEN_TYPES = {"gemma3": "token_type_ids", "paligemma": "token_type_ids"}
+TOKEN_TYPES |= {name: "mm_token_type_ids" for name in CONFIGS if name.startswith(("qwen", "glm"))}
