@@ -23,10 +23,12 @@ from airvlm.inputs.download import DownloadError, download
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BadImage", "ImageSource", "LoadedImage", "content_key", "load_image", "read_image"]
+__all__ = ["FORMATS", "BadImage", "ImageSource", "LoadedImage", "content_key", "load_image", "read_image"]
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | LoadedImage"
 
+# What Pillow may decode. Others of its formats run programs (EPS: Ghostscript) or are hardly ever used for images.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 64_000_000  # a larger image is refused before it is decoded
 MAX_BYTES = 32_000_000  # of a download
 TIMEOUT = 15.0  # seconds for a whole download, not for each read of it
@@ -121,7 +123,7 @@ def _decode(file: Path | io.BytesIO, name: str, max_pixels: int, decode_side: in
         with warnings.catch_warnings():
             # We have a limit of our own, checked before decoding.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 _check_size(image, name, max_pixels)
                 if decode_side is not None and 2 * decode_side <= min(image.size):
                     # Pillow takes the smallest scale that is not below this size
@@ -132,6 +134,8 @@ def _decode(file: Path | io.BytesIO, name: str, max_pixels: int, decode_side: in
         raise
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name} is too large: {error}") from error
+    except UnidentifiedImageError as error:
+        raise BadImage(f"{name} is not a readable image: none of {', '.join(FORMATS)}") from error
     except READABLE as error:
         raise BadImage(f"{name} is not a readable image: {error}") from error
 
