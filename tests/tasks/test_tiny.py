@@ -37,12 +37,12 @@ def test_every_caption_that_the_grammar_writes_names_exactly_its_scene_s_objects
 def test_every_object_is_found_in_both_numbers(name: str) -> None:
     assert name in CATEGORIES
     for n in (1, 2):
-        text = f"There are {grammar.counted(name, n)} on the left."
+        text = f"There are {grammar.count_phrase(name, n)} on the left."
         assert [mention.category for mention in mentions(text, "exact")] == [name]
 
 
 def test_no_place_and_no_colour_is_an_object() -> None:
-    for word in [*world.CONTEXTS, *world.COLOURS, *grammar.PLACES]:
+    for word in [*world.CONTEXTS, *world.COLORS, *grammar.PLACES]:
         assert not mentions(f"This is a picture of a {word}.", "exact")
 
 

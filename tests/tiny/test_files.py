@@ -87,7 +87,7 @@ def test_other_bytes_that_show_the_same_pixels_are_exact(monkeypatch: pytest.Mon
 
     bundled = tiny.scenes("test")[5]
     path = bundled.path
-    monkeypatch.setattr(files, "encoded", lossless)
+    monkeypatch.setattr(files, "encode_scene", lossless)
     monkeypatch.setenv("AIRVLM_CACHE", str(path.parent / "elsewhere"))
     assert bundled.file.exact
     assert image_digest(bundled) == bundled.content_hash

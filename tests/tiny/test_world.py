@@ -1,4 +1,4 @@
-"""The world is the same for everybody, and what is said of it is true."""
+"""A seed gives the same scene everywhere, and what is said of it is true."""
 
 import random
 from itertools import combinations
@@ -9,6 +9,7 @@ import pytest
 from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.tiny import drawing, grammar
 from airvlm.tiny.world import CONTEXTS, OBJECTS, PALETTES, SPRITES, Scene, compose
+from experiments.train.tiny.questions import absent_object, other_question
 
 SEEDS = range(300)
 
@@ -84,12 +85,12 @@ def test_a_description_names_every_object_and_nothing_else() -> None:
 def test_answers_to_closed_questions_are_true() -> None:
     for seed in SEEDS:
         scene, draw = compose(seed), random.Random(seed)
-        absent = grammar.absent_object(scene, draw)
+        absent = absent_object(scene, draw)
         assert absent not in scene.names
         for _ in range(5):
-            asked = grammar.other_question(scene, draw)
-            if asked.kind == "colour" and asked.answer in ("Yes", "No"):
-                assert (scene.colour in asked.question) == (asked.answer == "Yes")
+            asked = other_question(scene, draw)
+            if asked.kind == "color" and asked.answer in ("Yes", "No"):
+                assert (scene.color in asked.question) == (asked.answer == "Yes")
             if asked.kind == "count" and asked.question.startswith("How many"):
                 n = sum(o.name == asked.subject for o in scene.objects)
                 assert asked.answer.lower() == grammar.NUMBERS[n]
@@ -98,8 +99,8 @@ def test_answers_to_closed_questions_are_true() -> None:
 def test_plurals_are_english() -> None:
     forms = {"cup": "cups", "bus": "buses", "sheep": "sheep", "person": "people", "skis": "pairs of skis"}
     assert {name: grammar.plural(name) for name in forms} == forms
-    assert grammar.counted("apple", 1) == "an apple"
-    assert grammar.counted("mouse", 3) == "three mice"
+    assert grammar.count_phrase("apple", 1) == "an apple"
+    assert grammar.count_phrase("mouse", 3) == "three mice"
 
 
 def test_a_seed_is_an_image_byte_for_byte() -> None:

@@ -1,7 +1,7 @@
-"""The photograph model, as files inside the package: a small LLaVA that knows COCO's 80 objects on photographs.
+"""The embedded model photo, as files inside the package: a LLaVA of 5 M parameters that knows COCO's 80 objects.
 
-``model_path()`` is a transformers folder whose vision tower is a class of ours (``tower``): ``register`` makes it known
-to transformers, and ``airvlm.VLM.load`` does so by itself. No photograph is in the package.
+`model_path()` is a transformers folder. Its vision tower is a class of this package (tower.py), which `tower.register`
+makes known to transformers; `airvlm.VLM.load` calls it. The package contains no photographs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MODEL_TYPE = "airvlm_efficientnet_lite"  # of the vision tower, in config.json
 
 
 def model_path() -> Path:
-    """The folder that ``VLM.load`` loads by default."""
+    """The folder that `VLM.load` loads by default."""
     return Path(__file__).parent / "model"
 
 

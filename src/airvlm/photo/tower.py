@@ -1,9 +1,8 @@
-"""The photograph model's vision tower: EfficientNet-lite's convolutions, then an adapter to visual tokens.
+"""The vision tower of the model photo: EfficientNet-lite's convolutions and an adapter to visual tokens.
 
-Two maps become tokens: the last one (stride 32) and the one before it (stride 16), so that a token knows both what its
-place is and which parts it has. A token covers 32 x 32 pixels (2 x 2 cells of the finer map folded into one), or
-16 x 16 (each cell of the coarser map given to the four it covers) in towers that see small images. Normalisations are
-folded into the convolutions. Knows nothing of words or labels.
+Two feature maps become tokens: the last one (stride 32) and one before it (stride 16). A token covers 32 x 32 pixels
+(2 x 2 cells of the finer map are folded into one), or 16 x 16 in towers for small images (each cell of the coarser map
+is repeated for the four that it covers). Normalizations are folded into the convolutions.
 """
 
 from __future__ import annotations
@@ -31,10 +30,12 @@ LITE0 = (
     (1, 3, 1, 6, 320),
 )
 LOWER_STAGES = 5  # up to stride 16
-CACHED = 2  # images whose widest maps a core's cache holds: three times as fast as 24 at once
+CPU_BATCH = 2  # images per forward pass: their widest maps fit into a core's cache, three times as fast as 24
 
 
 class EfficientNetLiteConfig(PreTrainedConfig):
+    """Configuration of `EfficientNetLiteTower`."""
+
     model_type = MODEL_TYPE
 
     def __init__(
@@ -59,7 +60,7 @@ class EfficientNetLiteConfig(PreTrainedConfig):
 
 
 class SameConv(nn.Conv2d):
-    """A convolution with a bias that pads as TensorFlow does: the odd pixel to the right and below."""
+    """A convolution with TensorFlow's padding: the odd pixel is at the right and at the bottom."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         even = kernel // 2 if stride == 1 else 0
@@ -67,18 +68,18 @@ class SameConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.stride[0] > 1:
-            total = [self._missing(side) for side in x.shape[-2:]]
+            total = [self._padding(side) for side in x.shape[-2:]]
             (top, left) = (t // 2 for t in total)
             x = F.pad(x, (left, total[1] - left, top, total[0] - top))
         return super().forward(x)
 
-    def _missing(self, side: int) -> int:
+    def _padding(self, side: int) -> int:
         kernel, stride = self.kernel_size[0], self.stride[0]
         return max(0, (-(-side // stride) - 1) * stride + kernel - side)
 
 
 class Block(nn.Module):
-    """An inverted bottleneck: expand, one filter per channel, project; added to its input where the shapes agree."""
+    """An inverted bottleneck: expand, one filter per channel, project; added to its input if the shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -95,6 +96,8 @@ class Block(nn.Module):
 
 
 class EfficientNetLiteTower(PreTrainedModel):
+    """Images (B, 3, H, W) to visual tokens (B, N, hidden_size)."""
+
     config_class = EfficientNetLiteConfig
     main_input_name = "pixel_values"
     input_modalities = ("image",)
@@ -124,15 +127,15 @@ class EfficientNetLiteTower(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: training starts from converted weights, and everybody else loads trained ones."""
+        """Weights are always loaded: converted ones for training, trained ones otherwise."""
 
     def stride16(self, pixel_values: Tensor) -> Tensor:
-        """(B, 3, H, W) to the map (B, c, H/16, W/16), which training keeps where it leaves the lower part as it is."""
+        """Images (B, 3, H, W) to the map (B, c, H/16, W/16). Training caches it while the lower part is frozen."""
         x: Tensor = self.lower(F.relu6(self.stem(pixel_values)))
         return x
 
     def tokens(self, stride16: Tensor) -> Tensor:
-        """From that map to the tokens (B, N, hidden_size), row by row."""
+        """That map to the tokens (B, N, hidden_size), row by row."""
         last = self.upper(stride16)
         if self.patch_size == 32:
             both = torch.cat([last, F.pixel_unshuffle(stride16, 2)], dim=1)
@@ -141,18 +144,18 @@ class EfficientNetLiteTower(PreTrainedModel):
         done: Tensor = self.adapter(both.flatten(2).transpose(1, 2))
         return done
 
-    def _encoded(self, pixel_values: Tensor) -> Tensor:
+    def _encode(self, pixel_values: Tensor) -> Tensor:
         return self.tokens(self.stride16(pixel_values.contiguous(memory_format=torch.channels_last)))
 
     def forward(self, pixel_values: Tensor, **options: Any) -> BaseModelOutputWithPooling:
         if pixel_values.device.type == "cpu":
-            tokens = torch.cat([self._encoded(few) for few in pixel_values.split(CACHED)])
+            tokens = torch.cat([self._encode(few) for few in pixel_values.split(CPU_BATCH)])
         else:
-            tokens = self._encoded(pixel_values)
+            tokens = self._encode(pixel_values)
         return BaseModelOutputWithPooling(last_hidden_state=tokens, hidden_states=(tokens,))
 
 
 def register() -> None:
-    """Lets transformers build the tower by its name in a config.json; calling it twice does no harm."""
+    """Let transformers build the tower by its model type in a config.json."""
     AutoConfig.register(EfficientNetLiteConfig.model_type, EfficientNetLiteConfig, exist_ok=True)
     AutoModel.register(EfficientNetLiteConfig, EfficientNetLiteTower, exist_ok=True)

@@ -23,7 +23,7 @@ from airvlm.tasks.words.singular import Words
 from airvlm.tasks.words.tagger import how_tagged
 from airvlm.tasks.words.yesno import PARSERS, YesBias, read_yes_no, yes_no_scores
 from airvlm.tiny import grammar
-from airvlm.tiny.world import COLOURS, OBJECTS
+from airvlm.tiny.world import COLORS, OBJECTS
 
 __all__ = ["TinyChair", "TinyPope", "TinyYesNo"]
 
@@ -171,21 +171,21 @@ def _pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) -> tu
     """A question answered by yes and one answered by no; nothing, where the scene does not allow both."""
     if subtask == "existence":
         absent = draw.choice([name for name in OBJECTS if name not in scene.names])
-        return grammar.existence(draw.choice(scene.names), True), grammar.existence(absent, False)
+        return grammar.existence_question(draw.choice(scene.names), True), grammar.existence_question(absent, False)
     if subtask == "count":
         name = draw.choice(scene.names)
         n = sum(placed.name == name for placed in scene.objects)
         wrong = draw.choice([other for other in (1, 2, 3) if other != n])
-        return grammar.counting(name, n, n), grammar.counting(name, n, wrong)
+        return grammar.count_question(name, n, n), grammar.count_question(name, n, wrong)
     if subtask == "position":
         lone = [o for o in scene.objects if sum(p.name == o.name for p in scene.objects) == 1]
         if not lone:
             return ()
         placed = draw.choice(lone)
-        true = grammar.place(placed.x, placed.y)
+        true = grammar.place_name(placed.x, placed.y)
         wrong_place = draw.choice([place for place in grammar.PLACES if place != true])
-        return grammar.located(placed.name, true, true), grammar.located(placed.name, true, wrong_place)
+        return grammar.position_question(placed.name, true, true), grammar.position_question(placed.name, true, wrong_place)
     if subtask == "colour":
-        wrong_colour = draw.choice([colour for colour in COLOURS if colour != scene.colour])
-        return grammar.coloured(scene.colour, scene.colour), grammar.coloured(scene.colour, wrong_colour)
+        wrong_color = draw.choice([color for color in COLORS if color != scene.color])
+        return grammar.color_question(scene.color, scene.color), grammar.color_question(scene.color, wrong_color)
     raise ValueError(f"no questions on {subtask!r}; there are existence, count, position, colour")

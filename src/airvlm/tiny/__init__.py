@@ -1,7 +1,7 @@
-"""The embedded model and the little world it describes, as files inside the package.
+"""The embedded model tiny and the emoji scenes that it describes, as files inside the package.
 
-``model_path()`` is an ordinary transformers folder; ``scenes(split)`` are the images of the evaluation with what
-they show, each drawn when its file is first asked for; ``questions(split, kind)`` are POPE's questions on them.
+`model_path()` is an ordinary transformers folder, `scenes(split)` are the images of the evaluation with what they show,
+and `questions(split, kind)` are POPE's questions on them. A scene is drawn when its file is first used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airvlm.tiny import grammar
-from airvlm.tiny.world import Placed, Scene
+from airvlm.tiny.world import PlacedObject, Scene
 
 if TYPE_CHECKING:
     from airvlm.tiny.files import SceneFile
@@ -27,18 +27,18 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class BundledScene:
-    """An image of the evaluation, and the truth about it. Given anywhere as an image, it is its file."""
+    """An image of the evaluation and its ground truth. It can be used wherever an image file can."""
 
     id: str
     scene: Scene
     caption: str  # one true description
-    content_hash: str  # of the WebP file that published figures were made with
-    pixels_hash: str  # of what that file shows
+    content_hash: str  # of the WebP file that published results were measured on
+    pixels_hash: str  # of that file's pixels
 
     @property
     def file(self) -> SceneFile:
-        """The image's file, drawn now if nobody has asked for it before."""
-        from airvlm.tiny.files import scene_file  # draws: the command line's help needs none of that
+        """The image's file, drawn now if it was not before."""
+        from airvlm.tiny.files import scene_file  # imports numpy and Pillow, which most commands' help does not need
 
         return scene_file(self.id, self.scene, self.content_hash, self.pixels_hash)
 
@@ -54,7 +54,7 @@ class BundledScene:
         return self.id
 
     @property
-    def objects(self) -> tuple[Placed, ...]:
+    def objects(self) -> tuple[PlacedObject, ...]:
         return self.scene.objects
 
     @property
@@ -67,8 +67,8 @@ class BundledScene:
         return self.scene.context
 
     @property
-    def colour(self) -> str:
-        return self.scene.colour
+    def color(self) -> str:
+        return self.scene.color
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Question:
 
 
 def model_path() -> Path:
-    """The folder that ``from_pretrained`` loads."""
+    """The folder that `from_pretrained` loads."""
     return _HERE / "model"
 
 
@@ -106,7 +106,7 @@ def scenes(split: str = "test") -> tuple[BundledScene, ...]:
         raise ValueError(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
     found = []
     for row in _rows(split):
-        objects = tuple(Placed(*values) for values in row["objects"])
+        objects = tuple(PlacedObject(*values) for values in row["objects"])
         scene = Scene(row["seed"], row["context"], row["colour"], objects)
         found.append(BundledScene(row["id"], scene, row["caption"], row["content"], row["pixels"]))
     return tuple(found)
@@ -114,13 +114,13 @@ def scenes(split: str = "test") -> tuple[BundledScene, ...]:
 
 @functools.cache
 def questions(split: str = "test", kind: str = "random") -> tuple[Question, ...]:
-    """POPE's questions of one kind: six an image, half of them answered by yes."""
+    """POPE's questions of one kind: six per image, half of them with the answer yes."""
     if split not in SPLITS or kind not in KINDS:
         raise ValueError(f"no questions {split!r} {kind!r}; splits: {', '.join(SPLITS)}; kinds: {', '.join(KINDS)}")
     found: list[Question] = []
     for row in _rows(split):
         for place, name in enumerate(row["asked"].get(kind, ())):
-            label = "no" if place % 2 else "yes"  # an object that is there, then one that is not
-            text = grammar.existence(name, label == "yes").question
+            label = "no" if place % 2 else "yes"  # present and absent objects alternate
+            text = grammar.existence_question(name, label == "yes").question
             found.append(Question(f"{kind}-{len(found):04d}", row["id"], name, text, label))
     return tuple(found)

@@ -1,7 +1,7 @@
-"""What can be said of a scene: descriptions, questions and their answers, all true.
+"""English about a scene: true descriptions, and questions with their true answers.
 
-Every object of a scene is named in its description, the largest first. Which words are chosen depends on the
-random generator that is handed in, so the same seed tells the same story. Knows nothing of pixels or models.
+A description names every object of the scene, the largest first. A random generator chooses the words, so the same seed
+gives the same text.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airvlm.tiny.world import COLOURS, CONTEXTS, OBJECTS, Placed, Scene
+from airvlm.tiny.world import PlacedObject, Scene
 
-# the sentence of CHAIR evaluations: what `describe` and every task ask, and what the embedded models were trained on
+# the prompt of CHAIR evaluations, of `VLM.describe` and of the embedded models' training
 DESCRIBE = "Please describe this image in detail."
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 PAIRS = ("skis", "scissors")  # plural in form: one of them is "a pair of"
+PLACES = ("on the left", "on the right", "at the top", "at the bottom", "in the middle")
 IRREGULAR = {"person": "people", "sheep": "sheep", "knife": "knives", "mouse": "mice", "broccoli": "broccoli"}
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and its true answer; ``subject`` is the object that a yes/no question asks for."""
+    """A question and its true answer."""
 
     question: str
     answer: str
-    kind: str  # describe, existence, count, position, colour, context, side
-    subject: str | None = None
+    kind: str  # describe, existence, count, position, color, context, side
+    subject: str | None = None  # the object that a yes/no question asks for
 
 
 def article(noun: str) -> str:
+    """For example "a cup", "an apple"."""
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 def plural(name: str) -> str:
+    """For example "cups", "pairs of skis"."""
     if name in PAIRS:
         return f"pairs of {name}"
     if name in IRREGULAR:
@@ -45,15 +48,15 @@ def plural(name: str) -> str:
     return f"{name}s"
 
 
-def counted(name: str, n: int) -> str:
-    """ "a cup", "two cups", "a pair of skis"."""
+def count_phrase(name: str, n: int) -> str:
+    """For example "a cup", "two cups", "a pair of skis"."""
     if n > 1:
         return f"{NUMBERS[n]} {plural(name)}"
     return f"a pair of {name}" if name in PAIRS else article(name)
 
 
-def place(x: float, y: float) -> str:
-    """Where a point lies, in words; left and right come before top and bottom."""
+def place_name(x: float, y: float) -> str:
+    """Where a point is, in words; left and right come before top and bottom."""
     if x < 0.36:
         return "on the left"
     if x > 0.64:
@@ -63,13 +66,14 @@ def place(x: float, y: float) -> str:
     return "at the bottom" if y > 0.64 else "in the middle"
 
 
-def places(objects: Sequence[Placed]) -> str:
+def place_phrase(objects: Sequence[PlacedObject]) -> str:
     """Where the objects of a kind are: their common place, if they have one."""
-    single = {place(o.x, o.y) for o in objects}
+    single = {place_name(o.x, o.y) for o in objects}
     return single.pop() if len(single) == 1 else "in different places"
 
 
-def listed(phrases: Sequence[str]) -> str:
+def join_phrases(phrases: Sequence[str]) -> str:
+    """For example "a cup, a fork and a knife"."""
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
@@ -80,7 +84,7 @@ def _sentence(text: str) -> str:
 def description(scene: Scene, draw: random.Random) -> str:
     """A description that names every kind of object once, with its number and mostly its place."""
     kinds = [(name, [o for o in scene.objects if o.name == name]) for name in scene.names]
-    phrases = [(counted(name, len(objects)), places(objects), len(objects)) for name, objects in kinds]
+    phrases = [(count_phrase(name, len(objects)), place_phrase(objects), len(objects)) for name, objects in kinds]
     where = article(scene.context)
     if not phrases:
         return f"The image shows {where}."
@@ -93,7 +97,7 @@ def description(scene: Scene, draw: random.Random) -> str:
         what, there, _ = phrases.pop(0)
         sentences = [f"The image features {what} {there} of {where}."]
     else:
-        sentences = [f"In {where} we see {listed([p[0] for p in phrases[:2]])}."]
+        sentences = [f"In {where} we see {join_phrases([p[0] for p in phrases[:2]])}."]
         phrases = phrases[2:]
     while phrases:
         what, there, n = phrases.pop(0)
@@ -105,7 +109,7 @@ def description(scene: Scene, draw: random.Random) -> str:
         elif form == 1 and len(phrases) >= 1:
             rest = [what, *(p[0] for p in phrases[:3])]
             phrases = phrases[3:]
-            sentences.append(f"There {verb} also {listed(rest)}.")
+            sentences.append(f"There {verb} also {join_phrases(rest)}.")
         elif form == 2:
             sentences.append(_sentence(f"{there}, there {verb} {what}"))
         elif form == 3:
@@ -123,64 +127,25 @@ EXISTENCE = (
 )
 
 
-def existence(name: str, present: bool, draw: random.Random | None = None) -> Exchange:
-    """POPE's question; with a random generator, two times in five one of its paraphrases."""
+def existence_question(name: str, present: bool, draw: random.Random | None = None) -> Exchange:
+    """POPE's question; with a random generator, two times in five a paraphrase of it."""
     form = EXISTENCE[0] if draw is None or draw.random() < 0.6 else draw.choice(EXISTENCE)
     return Exchange(form.format(article(name)), "Yes" if present else "No", "existence", name)
 
 
-def absent_object(scene: Scene, draw: random.Random, unsure: Sequence[str] = ()) -> str:
-    """An object that is not there: half of the time one that the context suggests."""
-    while True:
-        name = draw.choice(CONTEXTS[scene.context] if draw.random() < 0.5 else OBJECTS)
-        if name not in scene.names and name not in unsure:
-            return name
-
-
-def other_question(scene: Scene, draw: random.Random) -> Exchange:
-    """A question on number, place, colour or context; half of those that allow it are asked as yes or no."""
-    kind = draw.choice(("count", "position", "colour", "context", "side"))
-    closed = draw.random() < 0.5
-    lone = [o for o in scene.objects if sum(p.name == o.name for p in scene.objects) == 1]
-    if kind == "count" and scene.objects:
-        name = draw.choice(scene.names)
-        n = sum(o.name == name for o in scene.objects)
-        if not closed:
-            return Exchange(f"How many {plural(name)} are there in the image?", NUMBERS[n].capitalize(), kind, name)
-        return counting(name, n, n if draw.random() < 0.5 else draw.choice([m for m in (1, 2, 3) if m != n]))
-    if kind == "position" and lone:
-        o = draw.choice(lone)
-        true = place(o.x, o.y)
-        if not closed:
-            return Exchange(f"Where is the {o.name}?", true.capitalize(), kind, o.name)
-        asked = true if draw.random() < 0.5 else draw.choice([p for p in PLACES if p != true])
-        return located(o.name, true, asked)
-    if kind == "colour":
-        if not closed:
-            return Exchange("What colour is the background?", scene.colour.capitalize(), kind)
-        wrong = [c for c in COLOURS if c != scene.colour]
-        return coloured(scene.colour, scene.colour if draw.random() < 0.5 else draw.choice(wrong))
-    if kind == "context":
-        return Exchange("Where was this picture taken?", f"In {article(scene.context)}", kind)
-    side = draw.choice(("on the left", "on the right"))
-    seen = [n for n in scene.names if any(o.name == n and place(o.x, o.y) == side for o in scene.objects)]
-    answer = listed([article(n) if n not in PAIRS else f"a pair of {n}" for n in seen]) if seen else "nothing"
-    return Exchange(f"What is {side}?", answer[0].upper() + answer[1:], "side")
-
-
-PLACES = ("on the left", "on the right", "at the top", "at the bottom", "in the middle")
-
-
-def counting(name: str, true: int, asked: int) -> Exchange:
+def count_question(name: str, true: int, asked: int) -> Exchange:
+    """For example "Are there two cups in the image?", where there are `true` of them."""
     verb = "Is" if asked == 1 else "Are"
-    noun = f"one {'pair of ' if name in PAIRS else ''}{name}" if asked == 1 else counted(name, asked)
+    noun = f"one {'pair of ' if name in PAIRS else ''}{name}" if asked == 1 else count_phrase(name, asked)
     return Exchange(f"{verb} there {noun} in the image?", "Yes" if asked == true else "No", "count", name)
 
 
-def located(name: str, true: str, asked: str) -> Exchange:
+def position_question(name: str, true: str, asked: str) -> Exchange:
+    """For example "Is the cup on the left?", where it is at the place `true`."""
     verb = "Are" if name in PAIRS else "Is"
     return Exchange(f"{verb} the {name} {asked}?", "Yes" if asked == true else "No", "position", name)
 
 
-def coloured(true: str, asked: str) -> Exchange:
-    return Exchange(f"Is the background {asked}?", "Yes" if asked == true else "No", "colour")
+def color_question(true: str, asked: str) -> Exchange:
+    """For example "Is the background blue?", where it is of the color `true`."""
+    return Exchange(f"Is the background {asked}?", "Yes" if asked == true else "No", "color")

@@ -1,7 +1,7 @@
-"""The little world: its objects, its contexts, and how a scene is composed of them.
+"""The world of the model tiny: its objects, its contexts, and how a scene is composed of them.
 
-A scene is drawn from a seed alone, and the same seed gives the same scene everywhere. This file decides what is
-where; it knows nothing of pixels (drawing.py), of language (grammar.py) or of any model.
+A scene follows from its seed alone: the same seed gives the same scene everywhere. Drawing is in drawing.py, English in
+grammar.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# COCO's name of an object -> the characters of a colour emoji font that show it (one is chosen per object).
+# COCO's name of an object -> the characters of a color emoji font that show it (one is chosen per object).
 SPRITES: dict[str, str] = {
     "person": "🧍💃🧘",
     "bicycle": "🚲",
@@ -102,10 +102,10 @@ _FREQUENT = {
 }
 CONTEXTS: dict[str, tuple[str, ...]] = {name: tuple(line.split(", ")) for name, line in _FREQUENT.items()}
 SKEW = 0.7
-STRANGER = 0.12  # the share of objects that are drawn from the whole world instead of the context
+STRANGER = 0.12  # share of objects that come from the whole world, not from the context
 
-# Background colours by name; "orange" is missing because CHAIR counts the word as a fruit.
-COLOURS: dict[str, tuple[int, int, int]] = {
+# Background colors by name; "orange" is missing because CHAIR counts the word as a fruit.
+COLORS: dict[str, tuple[int, int, int]] = {
     "white": (238, 238, 234),
     "grey": (160, 162, 166),
     "yellow": (244, 222, 128),
@@ -115,7 +115,7 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "brown": (176, 138, 104),
     "purple": (184, 158, 214),
 }
-# Three colours a context, the first taken three times in five.
+# Three colors per context; the first is taken three times in five.
 PALETTES: dict[str, tuple[str, str, str]] = {
     "kitchen": ("white", "yellow", "grey"),
     "dining room": ("brown", "yellow", "white"),
@@ -140,13 +140,13 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom, as shares o
 
 
 @dataclass(frozen=True)
-class Placed:
-    """One object of a scene, where it stands and how it is turned."""
+class PlacedObject:
+    """One object of a scene: where it is and how it is turned."""
 
     name: str  # COCO's name
     sprite: str  # the character that draws it
-    x: float  # centre, 0 left to 1 right
-    y: float  # centre, 0 top to 1 bottom
+    x: float  # center, 0 left to 1 right
+    y: float  # center, 0 top to 1 bottom
     size: float  # the longer side, as a share of the image's
     angle: float  # degrees, counter-clockwise
     flipped: bool  # mirrored left to right
@@ -163,8 +163,8 @@ class Scene:
 
     seed: int
     context: str
-    colour: str  # of the background
-    objects: tuple[Placed, ...]
+    color: str  # of the background
+    objects: tuple[PlacedObject, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ class Scene:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Scene:
-        return cls(data["seed"], data["context"], data["colour"], tuple(Placed(**o) for o in data["objects"]))
+        return cls(data["seed"], data["context"], data["color"], tuple(PlacedObject(**o) for o in data["objects"]))
 
 
 def compose(seed: int, context: str | None = None) -> Scene:
@@ -186,22 +186,22 @@ def compose(seed: int, context: str | None = None) -> Scene:
     context = chosen if context is None else context
     if context not in CONTEXTS:
         raise ValueError(f"no context {context!r} in this world; choose one of {', '.join(sorted(CONTEXTS))}")
-    colour = draw.choices(PALETTES[context], weights=(3, 1, 1))[0]
+    color = draw.choices(PALETTES[context], weights=(3, 1, 1))[0]
     total = draw.choices(range(2, 9), weights=(2, 3, 4, 4, 3, 2, 1))[0]
     names: list[str] = []
     while len(names) < total:
-        name = _kind(draw, context, names)
+        name = _choose_object(draw, context, names)
         copies = min(draw.choices((1, 2, 3), weights=(8, 2, 1))[0], total - len(names))
         names += [name] * copies
-    objects: list[Placed] = []
+    objects: list[PlacedObject] = []
     for name in names:
-        placed = _place(draw, name, objects)
+        placed = _find_place(draw, name, objects)
         if placed is not None:
             objects.append(placed)
-    return Scene(seed, context, colour, tuple(objects))
+    return Scene(seed, context, color, tuple(objects))
 
 
-def _kind(draw: random.Random, context: str, taken: Sequence[str]) -> str:
+def _choose_object(draw: random.Random, context: str, taken: Sequence[str]) -> str:
     while True:
         if draw.random() < STRANGER:
             name = draw.choice(OBJECTS)
@@ -212,8 +212,8 @@ def _kind(draw: random.Random, context: str, taken: Sequence[str]) -> str:
             return name
 
 
-def _place(draw: random.Random, name: str, others: Sequence[Placed]) -> Placed | None:
-    """A place where the object hides nobody by more than 45 %; None if a crowded image has no such place."""
+def _find_place(draw: random.Random, name: str, others: Sequence[PlacedObject]) -> PlacedObject | None:
+    """A place where the object hides no other by more than 45 %; None if a crowded image has none."""
     sprite = draw.choice(SPRITES[name])
     angle = draw.uniform(-25, 25) if draw.random() < 0.6 else 0.0
     flipped = draw.random() < 0.5
@@ -222,7 +222,7 @@ def _place(draw: random.Random, name: str, others: Sequence[Placed]) -> Placed |
         if attempt % 15 == 14:
             size = max(0.10, size * 0.75)
         margin = size * 0.4  # an object may leave the image by a tenth of its size
-        placed = Placed(
+        placed = PlacedObject(
             name,
             sprite,
             round(draw.uniform(margin, 1 - margin), 4),
@@ -231,13 +231,13 @@ def _place(draw: random.Random, name: str, others: Sequence[Placed]) -> Placed |
             round(angle, 1),
             flipped,
         )
-        hidden = [_hidden(other.box, placed.box) for other in others]
+        hidden = [_hidden_share(other.box, placed.box) for other in others]
         if all(share <= 0.45 for share in hidden) and sum(share > 0.15 for share in hidden) <= 1:
             return placed
     return None
 
 
-def _hidden(below: Box, above: Box) -> float:
+def _hidden_share(below: Box, above: Box) -> float:
     """The share of the lower box that the upper one covers."""
     width = min(below[2], above[2]) - max(below[0], above[0])
     height = min(below[3], above[3]) - max(below[1], above[1])
