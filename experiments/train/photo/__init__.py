@@ -1,1 +1,1 @@
-"""The recipe of the photograph model: from photographs and their objects to a LLaVA of our own."""
+"""Training of the embedded photograph model: from photographs and their objects to a small LLaVA. Not installed."""

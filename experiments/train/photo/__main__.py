@@ -1,4 +1,4 @@
-"""``python -m experiments.train.photo PHOTOS OBJECTS``: the photograph model's recipe, resumed where it was interrupted."""
+"""``python -m experiments.train.photo PHOTOS OBJECTS``: train the photograph model; an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -7,37 +7,34 @@ from pathlib import Path
 
 import torch
 
-from experiments.train.tiny.checkpoint import Log
-from experiments.train.tiny.export import export
 from experiments.train.photo.distil import distil
-from experiments.train.photo.features import READERS, extract, maps
+from experiments.train.photo.features import READERS, cache_tokens, extract, open_maps
 from experiments.train.photo.grammar import World
 from experiments.train.photo.joint import Packer, Views, restore_joint, train_joint
 from experiments.train.photo.labels import Labels
-from experiments.train.photo.model import build_model, kept_processor
+from experiments.train.photo.model import build_model, load_processor
 from experiments.train.photo.pooled import PooledNames
 from experiments.train.photo.recipe import RECIPES
 from experiments.train.photo.score import score
-from experiments.train.photo.tokens import cache_tokens
 from experiments.train.photo.vision import restore_vision, train_vision
+from experiments.train.tiny.checkpoint import Log
+from experiments.train.tiny.model import save_model
 
 STAGES = ("features", "vision", "tokens", "joint", "score", "export")
-TRIALS = ("distil",)  # run where they are asked for
+TRIALS = ("distil",)  # run only when named
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("photos", type=Path, help="folder of COCO's train2017, at any size")
-    parser.add_argument("objects", type=Path, help="what training.photo.objects wrote")
+    parser.add_argument("photos", type=Path, help="folder of COCO's train2017 photographs, of any size")
+    parser.add_argument("objects", type=Path, help="file that experiments.train.photo.objects wrote")
     parser.add_argument("--recipe", choices=RECIPES, default="first")
     parser.add_argument(
-        "--folder", type=Path, default=Path("experiments/train/photo/runs"), help="checkpoints and logs go here"
+        "--folder", type=Path, default=Path("experiments/train/photo/runs"), help="folder of checkpoints and logs"
     )
-    parser.add_argument("--threads", type=int, default=None, help="cores to use; all by default")
-    parser.add_argument(
-        "--stages", nargs="*", choices=STAGES + TRIALS, default=STAGES, help="all but distil by default"
-    )
-    parser.add_argument("--pope", nargs="*", type=Path, default=[], help="POPE's question files, to score with")
+    parser.add_argument("--threads", type=int, default=None, help="number of threads (default: all cores)")
+    parser.add_argument("--stages", nargs="*", choices=STAGES + TRIALS, default=STAGES, help="default: all but distil")
+    parser.add_argument("--pope", nargs="*", type=Path, default=[], help="POPE's question files, for the scores")
     chosen = parser.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -48,13 +45,13 @@ def main() -> None:
     labels = Labels.read(chosen.objects)
     world = World.of(labels.names, labels.present[labels.splits["train"].start :])
     torch.manual_seed(recipe.seed)
-    processor = kept_processor(recipe, world, folder / "processor")
+    processor = load_processor(recipe, world, folder / "processor")
     model = build_model(recipe, processor)
     tower = model.model.vision_tower
     if "features" in chosen.stages:
         for view in READERS:
             extract(recipe, tower, labels, chosen.photos, folder, view)
-    kept = {view: maps(recipe, labels, folder, view) for view in READERS}
+    kept = {view: open_maps(recipe, labels, folder, view) for view in READERS}
     pooled = PooledNames(labels.names, processor.tokenizer, labels.present[labels.splits["train"].start :].mean(0))
     if "vision" in chosen.stages:
         train_vision(recipe, model, pooled, labels, kept["whole"], kept["zoom"], folder, log)
@@ -74,7 +71,7 @@ def main() -> None:
     if "score" in chosen.stages:
         log.write(stage="score", **score(model, packer, labels, tables["whole"], chosen.pope, 500))
     if "export" in chosen.stages:
-        export(model, processor, folder / "model")
+        save_model(model, processor, folder / "model")
         print(f"the model is in {folder / 'model'}; experiments/train/photo/README.md says how to score and ship it")
 
 

@@ -1,7 +1,7 @@
-"""A plain CLIP tower learns to give our tower's tokens: would transformers' own class do?
+"""Trial: train a plain CLIP tower to give the tokens of our tower, so that transformers' own class could replace it.
 
-It would replace the EfficientNet tower if its tokens named the objects nearly as well; the README beside says how far
-it came. Starts from nothing, since no trained CLIP tower is small enough, and resumes where it was interrupted.
+It would replace the EfficientNet tower if its tokens named the objects nearly as well; README.md has the result. It
+starts from random weights, since no trained CLIP tower is small enough. An interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import CLIPVisionConfig, CLIPVisionModel, LlavaForConditionalGeneration
 
-from experiments.train.tiny.checkpoint import Log, load, save
-from experiments.train.photo.features import read
+from experiments.train.photo.features import read_whole
 from experiments.train.photo.labels import Labels
 from experiments.train.photo.pooled import PooledNames, mean_average_precision
 from experiments.train.photo.recipe import Recipe
-from experiments.train.tiny.vision import patch_features, rate_at
+from experiments.train.tiny.checkpoint import Log, load, save
+from experiments.train.tiny.vision import learning_rate, patch_features
 
 WIDTH = 192
 BATCH = 32
 RATE = 1e-3
-NAMED = 0.05  # weight of the loss on the objects' names, against that on the tokens
+NAMED = 0.05  # weight of the loss on object names, relative to that on the tokens
 SCORED = 250  # steps between two scores
 
 
 class Student(nn.Module):
-    """A CLIP tower, and a linear map to the teacher's tokens, which a projector's first layer could take in."""
+    """A CLIP tower and a linear map to the teacher's tokens, which the projector's first layer could absorb."""
 
     def __init__(self, recipe: Recipe, some: Tensor) -> None:
-        """some: tokens of the teacher (B, N, vision_width), whose scale is taken over."""
+        """`some` are tokens of the teacher (B, N, vision_width), whose mean and scale are copied."""
         super().__init__()
         sizes = {"hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_attention_heads": 6}
         pixels = {"image_size": recipe.image_side, "patch_size": recipe.patch}
@@ -44,7 +44,7 @@ class Student(nn.Module):
         self.register_buffer("std", some.std((0, 1)))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) to tokens (B, N, vision_width)."""
+        """(B, 3, H, W) -> tokens (B, N, vision_width)."""
         return self.to_tokens(patch_features(self.tower, pixels)) * self.std + self.mean
 
 
@@ -53,11 +53,12 @@ def distil(
     model: LlavaForConditionalGeneration,
     pooled: PooledNames,
     labels: Labels,
-    tokens: np.ndarray,  # (photographs, N, vision_width): the teacher's, of whole photographs
+    tokens: np.ndarray,  # the teacher's (photographs, N, vision_width), of whole photographs
     photos: Path,
     folder: Path,
     log: Log,
 ) -> None:
+    """Train the student and log its mean average precision beside the teacher's."""
     model.requires_grad_(False)
     pooled.requires_grad_(False)
 
@@ -66,7 +67,7 @@ def distil(
         return pooled(projected, model.model.language_model.embed_tokens.weight)
 
     def pixels(rows: list[int]) -> Tensor:
-        images = [read(photos / f"{labels.stems[row]}.jpg", recipe.image_side) for row in rows]
+        images = [read_whole(photos / f"{labels.stems[row]}.jpg", recipe.image_side) for row in rows]
         return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2) / 127.5 - 1
 
     def teacher(rows: list[int]) -> Tensor:
@@ -81,35 +82,35 @@ def distil(
         scores = np.concatenate([names(some).numpy() for some in given])
         return mean_average_precision(scores, labels.present[rows])
 
-    low, high = labels.trained(recipe.share)
+    low, high = labels.train_range(recipe.share)
     torch.manual_seed(recipe.seed)
     student = Student(recipe, teacher(list(range(low, low + 512))))
-    optimiser = torch.optim.AdamW(student.parameters(), weight_decay=0.05, fused=True)
-    start = load(folder / "distil.pt", student, optimiser)
+    optimizer = torch.optim.AdamW(student.parameters(), weight_decay=0.05, fused=True)
+    start = load(folder / "distil.pt", student, optimizer)
     if not start:
         log.write(stage="distil-teacher", mAP=score(None))
 
-    def drawn(step: int) -> tuple[list[int], Tensor]:
+    def draw_batch(step: int) -> tuple[list[int], Tensor]:
         rows = random.Random(f"airvlm distil {recipe.seed} {step}").sample(range(low, high), BATCH)
         return rows, pixels(rows)
 
     losses = []
     with ThreadPoolExecutor(1) as ahead:
-        coming = ahead.submit(drawn, start)
+        coming = ahead.submit(draw_batch, start)
         for step in range(start, recipe.distil_steps):
             rows, images = coming.result()
-            coming = ahead.submit(drawn, step + 1)
-            optimiser.param_groups[0]["lr"] = rate_at(step, recipe.distil_steps, RATE)
+            coming = ahead.submit(draw_batch, step + 1)
+            optimizer.param_groups[0]["lr"] = learning_rate(step, recipe.distil_steps, RATE)
             given, truth = student(images), torch.from_numpy(labels.present[rows]).float()
             distance = (((given - teacher(rows)) / student.std) ** 2).mean()
             named = F.binary_cross_entropy_with_logits(names(given), truth, reduction="sum") / BATCH
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (distance + NAMED * named).backward()
             nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            optimiser.step()
+            optimizer.step()
             losses.append((distance.item(), named.item()))
             if step % SCORED == SCORED - 1 or step == recipe.distil_steps - 1:
-                save(folder / "distil.pt", student, optimiser, step + 1)
+                save(folder / "distil.pt", student, optimizer, step + 1)
                 tokens_lost, names_lost = np.mean(losses, axis=0)
                 losses.clear()
                 student.eval()

@@ -1,8 +1,7 @@
-"""What can be said of a photograph whose objects are known: descriptions, questions and their answers, all true.
+"""Sentences about a photograph whose objects are known: descriptions, questions and answers, all true.
 
-Every labelled object is named in a description, the most frequent kinds first; how many a sentence holds follows from
-how it begins, so that words and objects are not guessed together. Knows nothing of pixels or models; the sentences are
-our own.
+A description names every labeled object, the most frequent kinds first. How many objects a sentence holds depends only
+on its opening, so that wording and objects are predicted separately. No sentence comes from a data set.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from airvlm.tiny.grammar import Exchange, article
 
 DESCRIBE = "Please describe this image in detail."
 PLAIN = {"skis": "a pair of skis", "scissors": "a pair of scissors", "broccoli": "some broccoli"}
-# how a description begins, and how many objects its first sentence holds
+# How a description begins, and the number of objects in its first sentence
 OPENINGS = (
     ("The image shows", 3),
     ("This is a photo of", 3),
@@ -52,7 +51,7 @@ EXISTENCE = (
     "Does the image show {}?",
     "Is {} visible in the image?",
     "Is there {} here?",
-    "Is there {} in the imange?",  # so it is spelt in some of POPE's own questions
+    "Is there {} in the imange?",  # spelled like this in some of POPE's own questions
 )
 ENDINGS = (
     " Please answer yes or no.",
@@ -73,19 +72,20 @@ def noun(name: str) -> str:
     return PLAIN.get(name, article(name))
 
 
-def listed(names: Sequence[str]) -> str:
+def join_nouns(names: Sequence[str]) -> str:
+    """ "a dog, a cat and an apple"."""
     nouns = [noun(n) for n in names]
     return nouns[0] if len(nouns) == 1 else f"{', '.join(nouns[:-1])} and {nouns[-1]}"
 
 
 def description(names: Sequence[str], draw: random.Random) -> str:
-    """``names`` in the order in which they are to be told."""
+    """A description that names the objects in the given order."""
     if not names:
         return NOTHING
     sentences, rest = [], list(names)
     opening, size = draw.choice(OPENINGS)
     while rest:
-        sentences.append(f"{opening} {listed(rest[:size])}.")
+        sentences.append(f"{opening} {join_nouns(rest[:size])}.")
         rest = rest[size:]
         opening, size = draw.choice(GOING_ON)
     return " ".join(sentences)
@@ -93,20 +93,20 @@ def description(names: Sequence[str], draw: random.Random) -> str:
 
 @dataclass(frozen=True)
 class World:
-    """Which objects there are, how often, and beside which others."""
+    """Which objects exist, how often, and how often together."""
 
     names: list[str]  # the most frequent first
     counts: list[int]  # of training photographs
-    beside: list[list[int]]  # how often two are on one photograph
+    beside: list[list[int]]  # how often two objects are in one photograph
 
     @classmethod
     def of(cls, names: list[str], present: np.ndarray) -> World:
-        """From an array (photographs, names) of what is there."""
+        """From an array (photographs, names) of what is present."""
         table = present.astype(np.float32)
         return cls(names, present.sum(0).tolist(), (table.T @ table).astype(int).tolist())
 
     def absent(self, present: Sequence[str], draw: random.Random) -> str:
-        """An object that is not there: any, a frequent one, or one that is often beside those that are."""
+        """An object that is not present: any, a frequent one, or one that often occurs with those that are."""
         away = [k for k, name in enumerate(self.names) if name not in present]
         kind = draw.choices(range(3), (0.25, 0.35, 0.4))[0]
         if kind == 0 or (kind == 2 and not present):
@@ -120,9 +120,9 @@ class World:
 
 
 def existence(name: str, there: bool, draw: random.Random) -> Exchange:
-    """A yes/no question; half of them as POPE asks."""
+    """A yes/no question; half of them have POPE's wording."""
     plain = draw.random() < 0.5
-    # POPE writes a or an before every name, also before skis
+    # POPE puts a or an before every name, also before skis
     question = f"Is there {article(name)} in the image?" if plain else draw.choice(EXISTENCE).format(noun(name))
     if draw.random() < 0.15:
         question += draw.choice(ENDINGS)
@@ -133,12 +133,12 @@ def other_question(names: Sequence[str], world: World, draw: random.Random) -> E
     """A list, a choice between two, or the members of a group."""
     kind = draw.randrange(3)
     if kind == 0 or not names:
-        told = f"{listed(names).capitalize()}." if names else "No object that I know."
+        told = f"{join_nouns(names).capitalize()}." if names else "No object that I know."
         return Exchange(draw.choice(LISTING), told, "list")
     groups = [(g, own) for g, text in GROUPS.items() if (own := [n for n in names if n in _members(text)])]
     if kind == 1 and groups:
         group, own = draw.choice(groups)
-        return Exchange(f"Which {group} are in the image?", f"{listed(own).capitalize()}.", "group")
+        return Exchange(f"Which {group} are in the image?", f"{join_nouns(own).capitalize()}.", "group")
     there, away = draw.choice(names), world.absent(names, draw)
     pair = [noun(there), noun(away)]
     draw.shuffle(pair)

@@ -1,7 +1,7 @@
-"""Projector and decoder learn to describe and to answer: a description, a question and yes/no questions per photograph.
+"""Joint training of projector and decoder: a description, a question and yes/no questions per photograph.
 
-All of them are packed behind one photograph and see it and themselves only (``training.joint`` does the packing). The
-pooled loss stays on, so that tokens go on naming what their patches show.
+They are packed after one photograph and attend only to it and to themselves (``experiments.train.tiny.joint``). The
+pooled loss is kept, so that tokens continue to name what their patches show.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-from experiments.train.tiny.checkpoint import Log, load, save
-from experiments.train.tiny.joint import Packed, collate
 from experiments.train.photo import grammar
-from experiments.train.photo.features import places
+from experiments.train.photo.features import list_rows
 from experiments.train.photo.labels import Labels
 from experiments.train.photo.pooled import PooledNames
 from experiments.train.photo.recipe import Recipe
-from experiments.train.photo.vision import cycles
+from experiments.train.photo.vision import cycle_rate
+from experiments.train.tiny.checkpoint import Log, load, save
+from experiments.train.tiny.joint import Packed, collate
 
 POOL = 8  # steps whose samples are drawn together, so that each batch takes samples of one length
 
 
 class Packer:
-    """ModelLock what a photograph shows into a sample; knows the tokenizer and the recipe's shares."""
+    """Makes samples from what a photograph shows, with the tokenizer and the shares of the recipe."""
 
     def __init__(self, recipe: Recipe, processor: LlavaProcessor, world: grammar.World) -> None:
         self.recipe, self.world, self.words = recipe, world, processor.tokenizer
@@ -74,15 +74,15 @@ class Packer:
         return out
 
 
-Pick = tuple[int, str]  # a photograph's row, and the view
+Pick = tuple[int, str]  # row of the photograph, and the view
 
 
 class Views:
-    """The tokens of every view, and what can be drawn from them."""
+    """The visual tokens of every view, from which samples are drawn."""
 
     def __init__(self, recipe: Recipe, labels: Labels, tables: Mapping[str, np.ndarray]) -> None:
         self.labels, self.tables = labels, tables
-        own = {view: places(recipe, labels, view, labels.splits["train"].start) for view in tables}
+        own = {view: list_rows(recipe, labels, view, labels.splits["train"].start) for view in tables}
         self.rows = {view: range(rows[0], rows[-1] + 1) for view, rows in own.items() if rows}
         shares = {"zoom": recipe.joint_zoomed_share, "stretched": recipe.joint_stretched_share}
         self.shares = {view: share for view, share in shares.items() if view in self.rows}
@@ -100,8 +100,10 @@ class Views:
         return self.labels.present[[row for row, _ in picks]]
 
 
-def pool(recipe: Recipe, packer: Packer, views: Views, number: int) -> list[tuple[list[Pick], list[Packed], float]]:
-    """The batches of steps ``number * POOL`` and following; the last entry is an average batch's weight."""
+def draw_batches(
+    recipe: Recipe, packer: Packer, views: Views, number: int
+) -> list[tuple[list[Pick], list[Packed], float]]:
+    """The batches of steps ``number * POOL`` and following; the last entry is the weight of an average batch."""
     draw = random.Random(f"airvlm photo joint {recipe.seed} {number}")
     picks = [views.draw(draw) for _ in range(POOL * recipe.joint_batch)]
     samples = [(p, packer.pack(packer.exchanges(views.labels.present[p[0]], draw))) for p in picks]
@@ -116,8 +118,8 @@ def pool(recipe: Recipe, packer: Packer, views: Views, number: int) -> list[tupl
     return batches
 
 
-def hidden(model: LlavaForConditionalGeneration, packer: Packer, z: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """The decoder's last states over packed samples whose visual tokens are ``z``."""
+def run_decoder(model: LlavaForConditionalGeneration, packer: Packer, z: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """The decoder's last hidden states of packed samples with the projected visual tokens ``z``."""
     decoder = model.model.language_model
     embeds = decoder.embed_tokens(batch["ids"])
     embeds = torch.cat([embeds[:, : packer.image.start], z, embeds[:, packer.image.stop :]], dim=1)
@@ -132,15 +134,15 @@ def trained_parts(model: LlavaForConditionalGeneration, pooled: PooledNames) -> 
     return nn.ModuleDict({"projector": inner.multi_modal_projector, "decoder": inner.language_model, "pooled": pooled})
 
 
-def optimiser_of(parts: nn.ModuleDict) -> torch.optim.AdamW:
-    """Two groups: what starts here, and the projector with the pool, which come trained."""
+def build_optimizer(parts: nn.ModuleDict) -> torch.optim.AdamW:
+    """Two groups of parameters: the new decoder, and projector and pool, which are already trained."""
     known = [*parts["projector"].parameters(), *parts["pooled"].parameters()]
     groups = [{"params": list(parts["decoder"].parameters())}, {"params": known}]
     return torch.optim.AdamW(groups, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
 
 
 def restore_joint(model: LlavaForConditionalGeneration, pooled: PooledNames, folder: Path) -> None:
-    """What an earlier run of this stage has learnt so far."""
+    """Load what an earlier run of this stage has learned."""
     state = torch.load(folder / "joint.pt", weights_only=True)
     trained_parts(model, pooled).load_state_dict(state["module"])
 
@@ -156,33 +158,33 @@ def train_joint(
 ) -> None:
     projector, decoder = model.model.multi_modal_projector, model.model.language_model
     parts = trained_parts(model, pooled)
-    optimiser = optimiser_of(parts)
-    start = load(folder / "joint.pt", parts, optimiser)
+    optimizer = build_optimizer(parts)
+    start = load(folder / "joint.pt", parts, optimizer)
     model.train()
-    batches = pool(recipe, packer, views, start // POOL)
+    batches = draw_batches(recipe, packer, views, start // POOL)
     began, seen, sums = time.time(), 0, torch.zeros(6)
     for step in range(start, recipe.joint_ends[-1]):
         if step % POOL == 0:
-            batches = pool(recipe, packer, views, step // POOL)
+            batches = draw_batches(recipe, packer, views, step // POOL)
         picks, samples, weight = batches[step % POOL]
         batch = collate(samples, packer.words.pad_token_id)
         weights = batch["weights"][:, 1:]
         told = weights > 0
         z = projector(views.tokens(picks))
         with torch.autocast("cpu", torch.bfloat16):  # a third faster where the processor has it
-            states = hidden(model, packer, z, batch)
+            states = run_decoder(model, packer, z, batch)
             logits = states[:, :-1][told] @ decoder.embed_tokens.weight.T
         losses = F.cross_entropy(logits.float(), batch["ids"][:, 1:][told], reduction="none")
         truth = torch.from_numpy(views.present(picks)).float()
         named = F.binary_cross_entropy_with_logits(pooled(z, decoder.embed_tokens.weight), truth, reduction="sum")
         loss = (losses * weights[told]).sum() / weight + recipe.pooled_weight * named / len(truth)
-        rate = recipe.joint_rate * cycles(step, recipe.joint_ends, warm=200)
-        for group, share in zip(optimiser.param_groups, (1.0, recipe.projector_share), strict=True):
+        rate = recipe.joint_rate * cycle_rate(step, recipe.joint_ends, warm=200)
+        for group, share in zip(optimizer.param_groups, (1.0, recipe.projector_share), strict=True):
             group["lr"] = rate * share
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         closed = weights[told] == recipe.answer_weight
         right = (logits.argmax(-1) == batch["ids"][:, 1:][told])[closed][0::2]  # the word, not the end token
         sums += torch.tensor(
@@ -192,7 +194,7 @@ def train_joint(
         if step % 50 == 49 or step == recipe.joint_ends[-1] - 1:
             a, b, c, d, e, f = sums.tolist()
             pace = seen / (time.time() - began)
-            log.write(stage="joint", step=step, words=a / b, yes_no_right=c / d, pooled=e / f, samples_a_second=pace)
+            log.write(stage="joint", step=step, words=a / b, yes_no_right=c / d, pooled=e / f, samples_per_second=pace)
             sums.zero_()
         if step % 200 == 199 or step == recipe.joint_ends[-1] - 1:
-            save(folder / "joint.pt", parts, optimiser, step + 1)
+            save(folder / "joint.pt", parts, optimizer, step + 1)

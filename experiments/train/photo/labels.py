@@ -1,4 +1,4 @@
-"""The objects file as training reads it: photographs in one order, and an array of what each shows."""
+"""The objects file as arrays: photographs in one order, and what each of them shows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HELD_OUT = ("test", "calibration", "validation", "pope")
 @dataclass(frozen=True)
 class Labels:
     names: list[str]  # the categories, the most frequent in training first: the order of every description
-    stems: list[str]  # photographs, those held out first, then those to train on
-    splits: dict[str, range]  # places of each split in `stems`
+    stems: list[str]  # photographs: the held-out ones first, then the training ones
+    splits: dict[str, range]  # rows of each split in `stems`
     present: np.ndarray  # (photographs, categories) bool
 
     @classmethod
@@ -35,8 +35,8 @@ class Labels:
         order = np.argsort(-present[splits["train"].start : splits["train"].stop].sum(0), kind="stable")
         return cls([known[k] for k in order], stems, splits, present[:, order])
 
-    def trained(self, share: tuple[float, float]) -> tuple[int, int]:
-        """First and last place (not included) of a recipe's share of the training photographs."""
+    def train_range(self, share: tuple[float, float]) -> tuple[int, int]:
+        """First row, and the row after the last, of a recipe's part of the training photographs."""
         train = self.splits["train"]
         low, high = (train.start + round(part * len(train)) for part in share)
         return low, high

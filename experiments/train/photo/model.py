@@ -1,23 +1,20 @@
-"""Builds the photograph model's parts: tokenizer, processor, and a LLaVA of the recipe's sizes."""
+"""Build the photograph model: tokenizer, processor, and a LLaVA of the recipe's sizes."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from transformers import (
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
-)
+from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
 from airvlm.photo.tower import EfficientNetLiteConfig, EfficientNetLiteTower, register
-from experiments.train.tiny.model import TEMPLATE, build_tokenizer, llava, square_images
 from experiments.train.photo import grammar, imagenet
 from experiments.train.photo.recipe import Recipe
+from experiments.train.tiny.model import TEMPLATE, build_image_processor, build_llava, build_tokenizer
 
 
-def corpus(world: grammar.World, photographs: int = 3000) -> list[str]:
-    """Sentences of the grammar, and every name often enough that each of its words is one token."""
+def build_corpus(world: grammar.World, photographs: int = 3000) -> list[str]:
+    """Sentences of the grammar, and every name so often that each of its words becomes one token."""
     lines = []
     for seed in range(photographs):
         draw = random.Random(f"airvlm photo corpus {seed}")
@@ -34,10 +31,10 @@ def corpus(world: grammar.World, photographs: int = 3000) -> list[str]:
 
 
 def build_processor(recipe: Recipe, world: grammar.World) -> LlavaProcessor:
-    """Squashes every image to a square, as the training photographs were: no part of it is cut off."""
+    """Every image is resized to a square, as the training photographs were, so that no part of it is cut off."""
     return LlavaProcessor(
-        image_processor=square_images(recipe.image_side),
-        tokenizer=build_tokenizer(corpus(world), recipe.vocabulary),
+        image_processor=build_image_processor(recipe.image_side),
+        tokenizer=build_tokenizer(build_corpus(world), recipe.vocabulary),
         patch_size=recipe.patch,
         vision_feature_select_strategy="full",
         num_additional_image_tokens=0,
@@ -45,8 +42,8 @@ def build_processor(recipe: Recipe, world: grammar.World) -> LlavaProcessor:
     )
 
 
-def kept_processor(recipe: Recipe, world: grammar.World, folder: Path) -> LlavaProcessor:
-    """The processor of a run, built once: its vocabulary must not change when the grammar does."""
+def load_processor(recipe: Recipe, world: grammar.World, folder: Path) -> LlavaProcessor:
+    """The processor of a run, built only once: its vocabulary must not change when the grammar does."""
     if not folder.exists():
         build_processor(recipe, world).save_pretrained(folder)
     return LlavaProcessor.from_pretrained(folder)
@@ -59,15 +56,15 @@ def tower_config(recipe: Recipe) -> EfficientNetLiteConfig:
 
 
 def build_tower(recipe: Recipe) -> EfficientNetLiteTower:
-    """With ImageNet's weights."""
+    """The tower with ImageNet weights."""
     tower = EfficientNetLiteTower(tower_config(recipe))
-    imagenet.initialise(tower, imagenet.find(recipe.imagenet))
+    imagenet.initialize(tower, imagenet.find_weights(recipe.imagenet))
     return tower
 
 
 def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditionalGeneration:
     register()
     words = processor.tokenizer
-    model = llava(recipe, words, tower_config(recipe), tokens=recipe.visual_tokens, features="full")
+    model = build_llava(recipe, words, tower_config(recipe), tokens=recipe.visual_tokens, features="full")
     model.model.vision_tower.load_state_dict(build_tower(recipe).state_dict())
     return model

@@ -1,10 +1,9 @@
-"""``python -m experiments.train.photo.objects``: which of COCO's 80 objects each photograph shows, and which split it is in.
+"""``python -m experiments.train.photo.objects``: which of COCO's 80 objects each photograph shows, and its split.
 
-From COCO's own annotation files, instances and captions by CHAIR's rules (an object counts if it is boxed or named in
-a caption), or from a file that already holds CHAIR's ground truth. The file that comes out is what training reads:
-{"objects": {file stem: [names]}, "splits": {split: [file stems]}}. Beside it lies one file per split that is not
-trained on, for ``airvlm evaluate chair pope --objects``: {file: [names]}, and with --pope a folder of POPE's own
-questions. Knows nothing of pixels.
+Objects come from COCO's annotation files by CHAIR's rules (an object counts if it has a box or is named in a caption),
+or from a file with CHAIR's ground truth. Training reads the output: {"objects": {file stem: [names]}, "splits": {split:
+[file stems]}}. Beside it, one file per split that is not trained on, {file: [names]}, is written for ``airvlm evaluate
+chair pope --objects``, and with --pope a folder of POPE's own questions.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-SPLITS = {"test": 5000, "calibration": 1000, "validation": 1000}  # the rest is trained on
-APART = (59, 7)  # photographs whose id leaves this remainder are used for nothing
+SPLITS = {"test": 5000, "calibration": 1000, "validation": 1000}  # the rest is for training
+APART = (59, 7)  # (divisor, remainder): photographs with such an id are not used at all
 
 
-def stem(number: int) -> str:
+def file_stem(number: int) -> str:
     """The file name of a photograph in COCO 2017, without its ending."""
     return f"{number:012d}"
 
 
 def split_all(numbers: Iterable[int], never_trained: Iterable[int] = ()) -> dict[str, list[int]]:
-    """Splits by a hash of the id: the same photograph is in the same place wherever this is run on COCO."""
+    """Split by a hash of the id, so that a photograph is in the same split wherever this is run on COCO."""
     kept = [n for n in numbers if n % APART[0] != APART[1]]
     pope = set(never_trained)
     order = sorted(
@@ -67,28 +66,28 @@ def from_coco(instances: list[dict[str, Any]], captions: list[dict[str, Any]]) -
     return found
 
 
-def image_number(question: dict[str, Any]) -> int:
+def read_image_id(question: dict[str, Any]) -> int:
     """The COCO id of the photograph that one of POPE's questions is about."""
     return int(re.findall(r"(\d+)\.\w+$", question["image"])[0])
 
 
-def pope_ids(path: Path) -> set[int]:
+def read_pope_ids(path: Path) -> set[int]:
     """The photographs that a file of POPE's questions asks about."""
-    return {image_number(json.loads(line)) for line in path.read_text().splitlines() if line.strip()}
+    return {read_image_id(json.loads(line)) for line in path.read_text().splitlines() if line.strip()}
 
 
-def pope_folder(files: Iterable[Path], photos: Path, numbers: Iterable[int], folder: Path) -> None:
+def write_pope_folder(files: Iterable[Path], photos: Path, numbers: Iterable[int], folder: Path) -> None:
     """POPE's questions on these photographs, and links to them under the names that the questions use."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = set(numbers)
     for path in files:
         rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        rows = [row for row in rows if image_number(row) in kept]
+        rows = [row for row in rows if read_image_id(row) in kept]
         (folder / path.name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         for row in rows:
             link = folder / row["image"]
             if not link.exists():
-                link.symlink_to((photos / f"{stem(image_number(row))}.jpg").resolve())
+                link.symlink_to((photos / f"{file_stem(read_image_id(row))}.jpg").resolve())
 
 
 def main() -> None:
@@ -111,17 +110,17 @@ def main() -> None:
     numbers = sorted(here.intersection(found))
     if not numbers:
         raise SystemExit(f"none of the {len(here)} photographs in {chosen.photos} is in the annotations")
-    splits = split_all(numbers, {n for path in chosen.pope for n in pope_ids(path)})
+    splits = split_all(numbers, {n for path in chosen.pope for n in read_pope_ids(path)})
     table = {
-        "objects": {stem(n): sorted(found[n]) for own in splits.values() for n in own},
-        "splits": {name: [stem(n) for n in own] for name, own in splits.items()},
+        "objects": {file_stem(n): sorted(found[n]) for own in splits.values() for n in own},
+        "splits": {name: [file_stem(n) for n in own] for name, own in splits.items()},
     }
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps(table))
-    for name in set(splits) - {"train"}:  # labels as the tasks read them
-        own = {f"{stem(n)}.jpg": sorted(found[n]) for n in splits[name]}
+    for name in set(splits) - {"train"}:
+        own = {f"{file_stem(n)}.jpg": sorted(found[n]) for n in splits[name]}
         chosen.out.with_suffix(f".{name}.json").write_text(json.dumps(own))
-    pope_folder(chosen.pope, chosen.photos, splits["pope"], chosen.out.with_suffix(".pope"))
+    write_pope_folder(chosen.pope, chosen.photos, splits["pope"], chosen.out.with_suffix(".pope"))
     print(f"{chosen.out}: " + ", ".join(f"{name} {len(own)}" for name, own in splits.items()))
 
 

@@ -1,7 +1,7 @@
-"""Which objects do the visual tokens name? Tokens against the decoder's embeddings of the names, pooled over patches.
+"""Predict objects from visual tokens: products with the decoder's embeddings of the names, pooled over patches.
 
-The label belongs to the whole photograph, but a patch that shows the object must say so for the pool to say so; and
-because the names' embeddings are those the decoder reads and writes, its questions find the patches from the start.
+The label belongs to the whole photograph, but the pool is high only if some patch that shows the object is. Because the
+embeddings of the names are those that the decoder reads and writes, its questions match the patches from the start.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 
 class PooledNames(nn.Module):
+    """Visual tokens -> one logit per object name."""
+
     members: Tensor
 
     def __init__(self, names: list[str], words: PreTrainedTokenizerFast, rates: np.ndarray) -> None:
@@ -26,17 +28,18 @@ class PooledNames(nn.Module):
             members[row, ids] = 1 / len(ids)
         self.register_buffer("members", members, persistent=False)
         self.scale = nn.Parameter(torch.tensor(0.0))
-        # the prior of each object, so that the first steps need not learn it
+        # Start from the frequency of each object
         self.bias = nn.Parameter(torch.logit(torch.from_numpy(rates).float().clamp(1e-4, 0.9)))
 
     def forward(self, tokens: Tensor, embeddings: Tensor) -> Tensor:
-        """tokens (B, N, d), embeddings (vocabulary, d): logits (B, names)."""
+        """Tokens (B, N, d), embeddings (vocabulary, d) -> logits (B, names)."""
         names = F.normalize(self.members @ embeddings, dim=-1) * self.scale.exp()
         patches = tokens @ names.T  # (B, N, names)
         return patches.logsumexp(1) - math.log(tokens.shape[1]) + self.bias
 
 
 def mean_average_precision(scores: np.ndarray, present: np.ndarray) -> float:
+    """Mean over objects of the average precision; scores and present are (photographs, objects)."""
     found = []
     for k in range(present.shape[1]):
         if present[:, k].any():

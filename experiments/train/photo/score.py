@@ -1,6 +1,6 @@
-"""Scores on kept tokens while training goes on: POPE's questions and descriptions, sighted and blind.
+"""Score a model on cached visual tokens: POPE's questions and descriptions, also with another photograph's tokens.
 
-Quick figures for the curves; the model card's are made by ``airvlm evaluate`` from pixels.
+These are quick figures during training; those of the model card come from ``airvlm evaluate``, from pixels.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
 from airvlm.tasks.words.objects import mentions
-from experiments.train.tiny.joint import collate
 from experiments.train.photo.grammar import DESCRIBE, Exchange
-from experiments.train.photo.joint import Packer, hidden
+from experiments.train.photo.joint import Packer, run_decoder
 from experiments.train.photo.labels import Labels
-from experiments.train.photo.objects import image_number
+from experiments.train.photo.objects import read_image_id
+from experiments.train.tiny.joint import collate
 
-Question = tuple[int, str, bool]  # a photograph's place, the question, whether yes is right
+Question = tuple[int, str, bool]  # row of the photograph, question, whether yes is right
 
 
-def official_questions(path: Path, labels: Labels) -> list[Question]:
-    """POPE's own questions on the photographs that are set aside for them."""
+def read_questions(path: Path, labels: Labels) -> list[Question]:
+    """POPE's own questions about the photographs of the split `pope`."""
     places = {int(labels.stems[row]): row for row in labels.splits["pope"]}
     rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    numbered = [(image_number(row), row) for row in rows]
+    numbered = [(read_image_id(row), row) for row in rows]
     return [(places[n], row["text"], row["label"] == "yes") for n, row in numbered if n in places]
 
 
 @torch.no_grad()
-def accuracy(
+def answer_accuracy(
     model: LlavaForConditionalGeneration,
     packer: Packer,
     tokens: np.ndarray,
     asked: Sequence[Question],
     shift: int = 0,
 ) -> tuple[float, float]:
-    """(share of right answers, share of yes), in percent; ``shift`` shows the tokens of another photograph."""
+    """Accuracy and rate of yes, in percent; with ``shift`` each question gets the tokens of another photograph."""
     by_row: dict[int, list[tuple[str, bool]]] = {}
     for row, text, truth in asked:
         by_row.setdefault(row, []).append((text, truth))
@@ -52,7 +52,7 @@ def accuracy(
         batch = collate(samples, packer.words.pad_token_id)
         shown = [rows[(rows.index(r) + shift) % len(rows)] for r in own]
         z = model.model.multi_modal_projector(torch.from_numpy(tokens[shown]).float())
-        logits = hidden(model, packer, z, batch)[:, :-1] @ model.model.language_model.embed_tokens.weight.T
+        logits = run_decoder(model, packer, z, batch)[:, :-1] @ model.model.language_model.embed_tokens.weight.T
         target = batch["ids"][:, 1:]
         here = (batch["weights"][:, 1:] > 0) & ((target == said_yes) | (target == said_no))
         said = logits[here].argmax(-1)
@@ -63,7 +63,7 @@ def accuracy(
 
 @torch.no_grad()
 def describe(model: LlavaForConditionalGeneration, packer: Packer, tokens: np.ndarray, new: int = 64) -> list[str]:
-    """Greedy descriptions of photographs whose tokens are given."""
+    """Greedy descriptions from visual tokens (photographs, N, vision_width)."""
     words, decoder = packer.words, model.model.language_model
     ids = torch.tensor([[*packer.prefix, *packer.ids(f"\n{DESCRIBE} ASSISTANT:")]])
     told = []
@@ -81,7 +81,7 @@ def describe(model: LlavaForConditionalGeneration, packer: Packer, tokens: np.nd
     return told
 
 
-def chair(texts: Sequence[str], truths: Sequence[set[str]]) -> dict[str, float]:
+def score_chair(texts: Sequence[str], truths: Sequence[set[str]]) -> dict[str, float]:
     """CHAIR_S, CHAIR_I and recall, in percent."""
     wrong_texts = wrong = named = found = there = 0
     for text, truth in zip(texts, truths, strict=True):
@@ -110,14 +110,14 @@ def score(
     model.eval()
     found: dict[str, float] = {}
     for path in sorted(pope):
-        asked = official_questions(path, labels)
+        asked = read_questions(path, labels)
         name = path.stem.split("_")[-1]
-        found[f"POPE {name}"], found[f"yes {name}"] = accuracy(model, packer, tokens, asked)
-        found[f"blind POPE {name}"], _ = accuracy(model, packer, tokens, asked, shift=1)
+        found[f"POPE {name}"], found[f"yes {name}"] = answer_accuracy(model, packer, tokens, asked)
+        found[f"blind POPE {name}"], _ = answer_accuracy(model, packer, tokens, asked, shift=1)
     rows = np.array(labels.splits["validation"][:n])
     truths = [{labels.names[k] for k in np.flatnonzero(labels.present[r])} for r in rows]
-    found |= chair(describe(model, packer, tokens[rows]), truths)
-    blind = chair(describe(model, packer, tokens[np.roll(rows, 1)]), truths)
+    found |= score_chair(describe(model, packer, tokens[rows]), truths)
+    blind = score_chair(describe(model, packer, tokens[np.roll(rows, 1)]), truths)
     found |= {f"blind {name}": value for name, value in blind.items()}
     model.train()
     return {name: round(value, 2) for name, value in found.items()}

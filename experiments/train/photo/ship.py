@@ -1,7 +1,7 @@
-"""``python -m experiments.train.photo.ship PHOTOS OBJECTS``: puts a trained model into the package, scores it, writes its card.
+"""``python -m experiments.train.photo.ship PHOTOS OBJECTS``: copy a model into the package, score it, write its card.
 
-The scores on the card are vanilla greedy's from pixels, by the same runner as everybody's: descriptions of test
-photographs, and POPE's own questions. The blind ones are those of the training log: another photograph's tokens.
+The scores are those of greedy decoding without a method, from pixels, by `airvlm evaluate`: descriptions of test
+photographs, and POPE's own questions. The blind scores come from the training log: another photograph's tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from typing import Any
 from safetensors import safe_open
 
 from airvlm import photo
-from experiments.train.photo.curves import draw_curves
 from experiments.train.photo.recipe import RECIPES
-from experiments.train.tiny.ship import minutes
+from experiments.train.tiny.ship import stage_minutes
 
 HERE = Path(__file__).parent
 
 
-def evaluated(task: str, model: Path, out: Path, *options: str) -> dict[str, float]:
-    """Vanilla greedy, percent."""
+def evaluate_task(task: str, model: Path, out: Path, *options: str) -> dict[str, float]:
+    """Scores of vanilla greedy decoding, in percent."""
     command = [
         sys.executable,
         "-m",
@@ -43,13 +42,31 @@ def evaluated(task: str, model: Path, out: Path, *options: str) -> dict[str, flo
     return {name: round(cell["value"], 2) for name, cell in json.loads(printed)[task]["vanilla"].items()}
 
 
-def scores(model: Path, out: Path, photos: Path, objects: Path, descriptions: int) -> dict[str, float]:
-    chair = evaluated(
+def score_model(model: Path, out: Path, photos: Path, objects: Path, descriptions: int) -> dict[str, float]:
+    chair = evaluate_task(
         "chair", model, out, "--data", str(photos), "--objects", str(objects), "--limit", str(descriptions)
     )
-    pope = evaluated("pope", model, out, "--data", str(objects.with_suffix(".pope")))
+    pope = evaluate_task("pope", model, out, "--data", str(objects.with_suffix(".pope")))
     named = {name: chair[name] for name in ("CHAIR_S", "CHAIR_I", "recall")}
     return named | {f"POPE {name}": value for name, value in pope.items() if name.startswith("accuracy")}
+
+
+def draw_curves(log: list[dict[str, Any]], path: Path) -> None:
+    """Draw the curves of a training log."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3), layout="constrained")
+    for axis, stage, columns in (
+        (axes[0], "vision", ("loss",)),
+        (axes[1], "joint", ("words", "yes_no_right")),
+        (axes[2], "joint", ("pooled",)),
+    ):
+        rows = [row for row in log if row["stage"] == stage]
+        for column in columns:
+            axis.plot([r["step"] for r in rows], [r[column] for r in rows], label=column.replace("_", " "))
+        axis.set(title=stage, xlabel="step", ylim=(0, None))
+        axis.legend()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -58,8 +75,8 @@ def main() -> None:
     parser.add_argument("objects", type=Path)
     parser.add_argument("--recipe", choices=RECIPES, default="first")
     parser.add_argument("--folder", type=Path, default=Path("experiments/train/photo/runs"))
-    parser.add_argument("--descriptions", type=int, default=1000, help="test photographs to describe")
-    parser.add_argument("--runs", type=Path, default=None, help="keeps the answers of the scoring here")
+    parser.add_argument("--descriptions", type=int, default=1000, help="number of test photographs to describe")
+    parser.add_argument("--runs", type=Path, default=None, help="folder in which to keep the answers")
     chosen = parser.parse_args()
     recipe = RECIPES[chosen.recipe]
     trained = chosen.folder / recipe.name
@@ -72,7 +89,7 @@ def main() -> None:
     with safe_open(target / "model.safetensors", "pt") as weights:
         parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118  # not a dict
     with tempfile.TemporaryDirectory() as scratch:
-        found = scores(target, chosen.runs or Path(scratch), chosen.photos, chosen.objects, chosen.descriptions)
+        found = score_model(target, chosen.runs or Path(scratch), chosen.photos, chosen.objects, chosen.descriptions)
     low, high = recipe.share
     splits = json.loads(chosen.objects.read_text())["splits"]
     blind: dict[str, Any] = next((row for row in reversed(log) if row["stage"] == "score"), {})
@@ -84,7 +101,7 @@ def main() -> None:
             "photographs": round((high - low) * len(splits["train"])),
             "data": "COCO train2017 and its labels (CC BY 4.0); tower from EfficientNet-lite0 on ImageNet: see NOTICE",
             "steps": {row["stage"]: row["step"] + 1 for row in log if row["stage"] in ("vision", "joint")},
-            "minutes": minutes([row for row in log if row["stage"] in ("vision", "joint")]),
+            "minutes": stage_minutes([row for row in log if row["stage"] in ("vision", "joint")]),
         },
         "scored on": f"{chosen.descriptions} test photographs described in at most 64 tokens; POPE's own questions on "
         f"{len(splits['pope'])} photographs that were never trained on; greedy",

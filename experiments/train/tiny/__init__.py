@@ -1,1 +1,1 @@
-"""The recipe of the embedded model: data, vision pre-training, alignment, joint training, export. Not installed."""
+"""Training of the embedded emoji model: data, vision pre-training, alignment, joint training. Not installed."""

@@ -1,4 +1,4 @@
-"""``python -m experiments.train.tiny [--recipe first]``: the whole recipe, resumed where it was interrupted."""
+"""``python -m experiments.train.tiny [--recipe first]``: train the emoji model; an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 from experiments.train.tiny.align import align, cache_features
 from experiments.train.tiny.checkpoint import Log
 from experiments.train.tiny.data import draw_all, load_views
-from experiments.train.tiny.export import export
 from experiments.train.tiny.joint import train_joint
-from experiments.train.tiny.model import build_model, build_processor
+from experiments.train.tiny.model import build_model, build_processor, save_model
 from experiments.train.tiny.recipe import RECIPES
 from experiments.train.tiny.vision import train_vision
 
@@ -20,8 +19,10 @@ from experiments.train.tiny.vision import train_vision
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", choices=RECIPES, default="first")
-    parser.add_argument("--folder", type=Path, default=Path("training/runs"), help="checkpoints and logs go here")
-    parser.add_argument("--threads", type=int, default=None, help="cores to use; all by default")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("experiments/train/tiny/runs"), help="folder of checkpoints and logs"
+    )
+    parser.add_argument("--threads", type=int, default=None, help="number of threads (default: all cores)")
     chosen = parser.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -37,8 +38,8 @@ def main() -> None:
     features = cache_features(recipe, model.model.vision_tower.eval(), folder)
     align(recipe, model, processor, features, folder, log)
     train_joint(recipe, model, processor, features, load_views(folder / "data"), folder, log)
-    export(model, processor, folder / "model")
-    print(f"the model is in {folder / 'model'}; training/README.md says how to score and ship it")
+    save_model(model, processor, folder / "model")
+    print(f"the model is in {folder / 'model'}; experiments/train/tiny/README.md says how to score and ship it")
 
 
 if __name__ == "__main__":

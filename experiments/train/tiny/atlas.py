@@ -1,6 +1,6 @@
-"""``python -m experiments.train.tiny.atlas``: cuts the world's sprites out of the font Noto Color Emoji, into one lossless image.
+"""``python -m experiments.train.tiny.atlas``: cut the sprites out of the font Noto Color Emoji into one lossless image.
 
-The only place that needs the font (Debian's package fonts-noto-color-emoji): scenes are drawn from the image.
+Nothing else needs the font (Debian's package fonts-noto-color-emoji): scenes are drawn from that image.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PLACES = (
 )
 
 
-class NoFont(RuntimeError):
-    """The colour emoji font is not installed, or lacks a character."""
+class MissingFont(RuntimeError):
+    """The color emoji font is not installed, or lacks a character."""
 
 
-def font_path() -> Path:
-    """Where the font is, by its usual places and then by fontconfig."""
+def find_font() -> Path:
+    """Look for the font in the usual places, then ask fontconfig."""
     for place in PLACES:
         if Path(place).is_file():
             return Path(place)
@@ -39,19 +39,19 @@ def font_path() -> Path:
         )
         if found.stdout.endswith("NotoColorEmoji.ttf"):
             return Path(found.stdout)
-    raise NoFont(
+    raise MissingFont(
         "the sprites are cut out of the font Noto Color Emoji (SIL Open Font License): install Debian's package "
         "fonts-noto-color-emoji, or your system's package of that name"
     )
 
 
-def glyph(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """The character as a square RGBA image, trimmed to what is visible and centred."""
+def draw_glyph(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    """The character as a square RGBA image, trimmed to what is visible and centered."""
     canvas = Image.new("RGBA", (180, 180), (0, 0, 0, 0))
     ImageDraw.Draw(canvas).text((20, 20), character, font=font, embedded_color=True)
     box = canvas.getbbox()
     if box is None:
-        raise NoFont(f"the font has no image for {character!r}; a newer Noto Color Emoji does")
+        raise MissingFont(f"the font has no image for {character!r}; a newer Noto Color Emoji does")
     trimmed = canvas.crop(box)
     side = max(trimmed.size)
     square = Image.new("RGBA", (side, side), (0, 0, 0, 0))
@@ -60,8 +60,8 @@ def glyph(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 
 def main() -> None:
-    font = ImageFont.truetype(str(font_path()), STRIKE)
-    glyphs = {character: glyph(character, font) for line in SPRITES.values() for character in line}
+    font = ImageFont.truetype(str(find_font()), STRIKE)
+    glyphs = {character: draw_glyph(character, font) for line in SPRITES.values() for character in line}
     cell = max(image.width for image in glyphs.values())
     atlas = Image.new("RGBA", (COLUMNS * cell, -(-len(glyphs) // COLUMNS) * cell), (0, 0, 0, 0))
     boxes = {}
@@ -69,7 +69,7 @@ def main() -> None:
         left, top = k % COLUMNS * cell, k // COLUMNS * cell
         atlas.paste(image, (left, top))
         boxes[character] = (left, top, left + image.width, top + image.height)
-    atlas.save(ATLAS, lossless=True, exact=True, quality=100, method=6)  # exact: colours under alpha 0 stay
+    atlas.save(ATLAS, lossless=True, exact=True, quality=100, method=6)  # exact: colors under alpha 0 stay
     lines = ",\n".join(f"{json.dumps(c, ensure_ascii=False)}: {list(box)}" for c, box in boxes.items())
     ATLAS.with_suffix(".json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     print(f"{ATLAS}: {len(glyphs)} sprites, {ATLAS.stat().st_size} bytes")

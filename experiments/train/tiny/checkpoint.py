@@ -1,4 +1,4 @@
-"""Checkpoints that survive being killed, and a log of the curves, one JSON line a point."""
+"""Checkpoints that are replaced atomically, and a log of the curves with one JSON line per point."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ import torch
 from torch import nn
 
 
-def save(path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, step: int) -> None:
+def save(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Write module, optimizer and the number of finished steps."""
     fresh = path.with_suffix(".new")
-    torch.save({"module": module.state_dict(), "optimiser": optimiser.state_dict(), "step": step}, fresh)
+    torch.save({"module": module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, fresh)
     os.replace(fresh, path)
 
 
-def load(path: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> int:
-    """Restores what was saved; returns the step to go on with, 0 for a new start."""
+def load(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Restore what was saved; returns the step to continue with, 0 for a new start."""
     if not path.exists():
         return 0
     state = torch.load(path, weights_only=True)
     module.load_state_dict(state["module"])
-    optimiser.load_state_dict(state["optimiser"])
+    optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])
 
 
 class Log:
+    """Appends lines of values to a file, and prints them."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -1,6 +1,6 @@
-"""Draws the training views: each scene whole, and once more zoomed into, so that crops look familiar.
+"""Draw the training views: each scene as a whole, and once more as a zoom, so that the model also learns crops.
 
-Written as memory-mapped arrays: pixels (V, S, S, 3) uint8, covers (V, G, G) uint8 (0: ground, else 1 + object's
+Files are memory-mapped arrays: pixels (V, S, S, 3) uint8, covers (V, G, G) uint8 (0: ground, else 1 + object's
 number), and views.jsonl with what each view shows. Even views are whole scenes, odd ones zooms of the same.
 """
 
@@ -21,19 +21,19 @@ from airvlm.tiny.drawing import draw_with_cover
 from airvlm.tiny.world import OBJECTS, Scene, compose
 from experiments.train.tiny.recipe import SPLIT_SEEDS, Recipe
 
-IN_VIEW = 0.35  # an object is in a zoom if this share of its visible pixels is
-UNSURE = 0.05  # between the two it is neither described nor asked for
+IN_VIEW = 0.35  # an object is in a zoom if this fraction of its visible pixels is
+UNSURE = 0.05  # between the two it is neither described nor asked about
 NUMBER = {name: k for k, name in enumerate(OBJECTS)}
 
 
 @dataclass(frozen=True)
 class View:
     scene: Scene  # what is in view, in the view's own coordinates
-    unsure: tuple[str, ...]  # objects that are cut off so far that nothing is said of them
+    unsure: tuple[str, ...]  # objects that are mostly cut off: nothing is said about them
 
 
-def zoomed(scene: Scene, cover: np.ndarray, box: tuple[float, float, float]) -> View:
-    """What is seen of the scene in the square (left, top, side)."""
+def zoom_into(scene: Scene, cover: np.ndarray, box: tuple[float, float, float]) -> View:
+    """What the square (left, top, side) of a scene shows."""
     left, top, side = box
     pixels = cover.shape[0]
     a, b, c, d = (round(v * pixels) for v in (left, top, left + side, top + side))
@@ -64,7 +64,7 @@ def patch_labels(scene: Scene, cover: np.ndarray, grid: int) -> np.ndarray:
     return labels.reshape(grid, grid)
 
 
-def _views_of(seed: int, recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray, View]]:
+def _draw_views(seed: int, recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray, View]]:
     scene = compose(seed)
     image, cover = draw_with_cover(scene)
     side, grid = recipe.image_side, recipe.image_side // recipe.patch
@@ -74,7 +74,7 @@ def _views_of(seed: int, recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray, V
     for _ in range(20):
         share = draw.uniform(*recipe.zoom)
         left, top = draw.uniform(0, 1 - share), draw.uniform(0, 1 - share)
-        view = zoomed(scene, cover, (left, top, share))
+        view = zoom_into(scene, cover, (left, top, share))
         if view.scene.objects:
             break
     n = image.width
@@ -90,18 +90,18 @@ def _draw_share(recipe: Recipe, folder: Path, start: int, stop: int) -> None:
     began = time.time()
     with open(folder / f"views.{start:07d}.jsonl", "w") as lines:
         for k in range(start, stop):
-            rows = _views_of(SPLIT_SEEDS["train"] + recipe.first_scene + k, recipe)
+            rows = _draw_views(SPLIT_SEEDS["train"] + recipe.first_scene + k, recipe)
             for j, (image, labels, view) in enumerate(rows):
                 pixels[2 * k + j] = image
                 covers[2 * k + j] = labels
                 lines.write(json.dumps({"scene": view.scene.to_json(), "unsure": view.unsure}) + "\n")
             if start == 0 and k % 1000 == 999:
                 rate = (k + 1) / (time.time() - began)
-                print(f"drawn {k + 1} of {stop} scenes a process, {rate:.0f}/s", flush=True)
+                print(f"drawn {k + 1} of {stop} scenes in this process, {rate:.0f}/s", flush=True)
 
 
 def draw_all(recipe: Recipe, folder: Path, processes: int = 2) -> None:
-    """Draws everything that is not drawn yet."""
+    """Draw all views, unless that was done before."""
     if (folder / "complete").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)

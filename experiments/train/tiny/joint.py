@@ -1,7 +1,7 @@
-"""Joint training of projector and decoder: descriptions and questions, packed behind one image.
+"""Joint training of projector and decoder on descriptions and questions, packed after one image.
 
-Every exchange of a sample sees the image and itself, never its neighbours, at the positions it would have alone,
-so that packing changes the cost and nothing else.
+Every exchange of a sample attends to the image and to itself, never to its neighbors, at the positions it would have
+alone, so that packing changes the cost and nothing else.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from transformers import LlavaForConditionalGeneration, LlavaProcessor
 from airvlm.tiny import grammar
 from experiments.train.tiny.checkpoint import Log, load, save
 from experiments.train.tiny.data import View
+from experiments.train.tiny.questions import absent_object, other_question
 from experiments.train.tiny.recipe import Recipe
-from experiments.train.tiny.vision import rate_at
+from experiments.train.tiny.vision import learning_rate
 
 POOL = 8  # steps whose samples are drawn together, so that each batch takes samples of one length
 
@@ -30,14 +31,14 @@ POOL = 8  # steps whose samples are drawn together, so that each batch takes sam
 @dataclass
 class Packed:
     ids: list[int]
-    segments: list[int]  # 0 the image's prefix, k the k-th exchange
+    segments: list[int]  # 0 for the image's prefix, k for the k-th exchange
     positions: list[int]
-    weights: list[float]  # of predicting this token; 0 where it is given
-    probes: list[tuple[int, float]]  # place of an asked object's word, and whether it is there
+    weights: list[float]  # weight of predicting this token; 0 for tokens of the prompt
+    probes: list[tuple[int, float]]  # index of the word of the object in question, and whether it is present
 
 
 class Packer:
-    """ModelLock views into samples; knows the tokenizer and the recipe's shares."""
+    """Makes samples from views, with the tokenizer and the shares of the recipe."""
 
     def __init__(self, recipe: Recipe, processor: LlavaProcessor) -> None:
         self.recipe = recipe
@@ -51,12 +52,12 @@ class Packer:
     def exchanges(self, view: View, draw: random.Random, questioned: bool) -> list[grammar.Exchange]:
         scene = view.scene
         said = [grammar.Exchange(grammar.DESCRIBE, grammar.description(scene, draw), "describe") for _ in range(2)]
-        said += [grammar.other_question(scene, draw) for _ in range(2)]
+        said += [other_question(scene, draw) for _ in range(2)]
         for _ in range(10 if questioned else 0):
             if draw.random() < 0.5:
-                said.append(grammar.existence(draw.choice(scene.names), True, draw))
+                said.append(grammar.existence_question(draw.choice(scene.names), True, draw))
             else:
-                said.append(grammar.existence(grammar.absent_object(scene, draw, view.unsure), False, draw))
+                said.append(grammar.existence_question(absent_object(scene, draw, view.unsure), False, draw))
         return said
 
     def pack(self, exchanges: list[grammar.Exchange]) -> Packed:
@@ -78,12 +79,12 @@ class Packer:
 
 
 class Batch(NamedTuple):
-    picks: list[int]  # views' numbers
-    samples: list[Packed]  # what is packed behind each
-    weight: float  # of a batch like this on average, so that a token counts the same in short samples and in long
+    picks: list[int]  # indices of views
+    samples: list[Packed]  # what is packed after each
+    weight: float  # average weight of such a batch: a token counts the same in short and in long samples
 
 
-def pool(recipe: Recipe, packer: Packer, views: list[View], number: int) -> list[Batch]:
+def draw_batches(recipe: Recipe, packer: Packer, views: list[View], number: int) -> list[Batch]:
     """The batches of steps ``number * POOL`` and following."""
     draw = random.Random(f"airvlm joint {recipe.seed} {number}")
     batches = []
@@ -137,13 +138,13 @@ def train_joint(
     projector, decoder = model.model.multi_modal_projector, model.model.language_model
     probe = nn.Linear(recipe.width, 1)
     parts = nn.ModuleDict({"projector": projector, "decoder": decoder, "probe": probe})
-    optimiser = torch.optim.AdamW(parts.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
-    start = load(folder / "joint.pt", parts, optimiser)
-    batches = pool(recipe, packer, views, start // POOL)
+    optimizer = torch.optim.AdamW(parts.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+    start = load(folder / "joint.pt", parts, optimizer)
+    batches = draw_batches(recipe, packer, views, start // POOL)
     began, seen, sums = time.time(), 0, torch.zeros(6)
     for step in range(start, recipe.joint_steps):
         if step % POOL == 0:
-            batches = pool(recipe, packer, views, step // POOL)
+            batches = draw_batches(recipe, packer, views, step // POOL)
         picks, samples, weight = batches[step % POOL]
         batch = collate(samples, packer.words.pad_token_id)
         z = projector(torch.from_numpy(features[picks]).float())
@@ -168,12 +169,12 @@ def train_joint(
             loss = loss + recipe.probe_weight * functional.binary_cross_entropy_with_logits(guess, batch["probe_truth"])
             hit = ((guess > 0) == (batch["probe_truth"] > 0.5)).float()
             sums += torch.tensor([0, 0, 0, 0, hit.sum(), len(hit)])
-        for group in optimiser.param_groups:
-            group["lr"] = rate_at(step, recipe.joint_steps, recipe.joint_rate, warm=200)
-        optimiser.zero_grad()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, recipe.joint_steps, recipe.joint_rate, warm=200)
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         right = (logits.argmax(-1) == batch["ids"][:, 1:][told])[closed][0::2].float()  # the word, not the end token
         sums += torch.tensor([losses[~closed].sum().item(), (~closed).sum(), right.sum(), len(right), 0, 0])
         seen += len(picks)
@@ -186,9 +187,9 @@ def train_joint(
                 words=a / max(1, b),
                 yes_no_right=c / max(1, d),
                 probe_right=e / max(1, f),
-                samples_a_second=pace,
+                samples_per_second=pace,
             )
             sums.zero_()
         if step % 250 == 249:
-            save(folder / "joint.pt", parts, optimiser, step + 1)
-    save(folder / "joint.pt", parts, optimiser, recipe.joint_steps)
+            save(folder / "joint.pt", parts, optimizer, step + 1)
+    save(folder / "joint.pt", parts, optimizer, recipe.joint_steps)

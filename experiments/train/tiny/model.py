@@ -1,8 +1,9 @@
-"""Builds the model's parts from nothing: tokenizer, processor, and a LLaVA of the recipe's sizes."""
+"""Build tokenizer, processor and a LLaVA of the recipe's sizes, and save them."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -20,6 +21,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.tiny import grammar
 from airvlm.tiny.world import compose
+from experiments.train.tiny.questions import other_question
 from experiments.train.tiny.recipe import Recipe
 
 TEMPLATE = (
@@ -31,20 +33,20 @@ TEMPLATE = (
 )
 
 
-def corpus(scenes: int = 3000) -> list[str]:
-    """Sentences of the world, and every COCO name with its plural, so that each is one token a word."""
+def build_corpus(scenes: int = 3000) -> list[str]:
+    """Sentences about scenes, and every COCO name with its plural, so that each word is one token."""
     lines = []
     for seed in range(scenes):
         scene, draw = compose(seed), random.Random(f"airvlm corpus {seed}")
         lines.append(f"USER: \n{grammar.DESCRIBE} ASSISTANT: {grammar.description(scene, draw)}")
-        for asked in (grammar.other_question(scene, draw), grammar.existence(scene.names[0], True, draw)):
+        for asked in (other_question(scene, draw), grammar.existence_question(scene.names[0], True, draw)):
             lines.append(f"USER: \n{asked.question} ASSISTANT: {asked.answer}")
     names = [n for name in CATEGORIES for n in (name, grammar.plural(name))]
     return lines + [f"There is a {n}. {n.capitalize()}" for n in names] * 300
 
 
 def build_tokenizer(lines: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of so many tokens, trained on the lines."""
+    """Train a byte-level BPE of `vocabulary` tokens on the lines."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -68,8 +70,8 @@ def build_tokenizer(lines: list[str], vocabulary: int) -> PreTrainedTokenizerFas
     )
 
 
-def square_images(pixels: int) -> CLIPImageProcessorPil:
-    """Squashes every image to a square of so many pixels a side: no part of it is cut off."""
+def build_image_processor(pixels: int) -> CLIPImageProcessorPil:
+    """Every image is resized to a square of `pixels` per side, so that no part of it is cut off."""
     side = {"height": pixels, "width": pixels}
     return CLIPImageProcessorPil(
         size=side, do_center_crop=False, crop_size=side, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3
@@ -78,8 +80,8 @@ def square_images(pixels: int) -> CLIPImageProcessorPil:
 
 def build_processor(recipe: Recipe) -> LlavaProcessor:
     return LlavaProcessor(
-        image_processor=square_images(recipe.image_side),
-        tokenizer=build_tokenizer(corpus(), recipe.vocabulary),
+        image_processor=build_image_processor(recipe.image_side),
+        tokenizer=build_tokenizer(build_corpus(), recipe.vocabulary),
         patch_size=recipe.patch,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
@@ -99,15 +101,20 @@ def build_model(recipe: Recipe, processor: LlavaProcessor) -> LlavaForConditiona
         hidden_act="gelu",
         projection_dim=recipe.width,
     )
-    return llava(recipe, words, vision, tokens=(recipe.image_side // recipe.patch) ** 2, features="default")
+    return build_llava(recipe, words, vision, tokens=(recipe.image_side // recipe.patch) ** 2, features="default")
 
 
-def llava(
+def build_llava(
     recipe: Any, words: Any, vision: PreTrainedConfig, *, tokens: int, features: str
 ) -> LlavaForConditionalGeneration:
-    """A LLaVA of the recipe's widths around a vision tower that gives `tokens` tokens an image.
+    """A LLaVA of the recipe's widths around a vision tower.
 
-    features: LLaVA's word for which of the tower's tokens it takes; "default" leaves out a class token.
+    Args:
+        recipe: width, layers, heads and feed_forward are read.
+        words: the tokenizer.
+        vision: configuration of the tower.
+        tokens: visual tokens per image.
+        features: LLaVA's `vision_feature_select_strategy`; "default" leaves out the class token.
     """
     text = LlamaConfig(
         vocab_size=len(words),
@@ -137,3 +144,10 @@ def llava(
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(model.generation_config, name, getattr(words, name))
     return model
+
+
+def save_model(model: LlavaForConditionalGeneration, processor: LlavaProcessor, folder: Path) -> None:
+    """Write an ordinary transformers folder: fp16 safetensors, processor, chat template."""
+    model.half().save_pretrained(folder)
+    processor.save_pretrained(folder)
+    model.float()

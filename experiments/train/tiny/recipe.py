@@ -1,10 +1,10 @@
-"""Every number of the recipe in one place; the two checkpoints differ in nothing else."""
+"""All numbers of the recipe; the two checkpoints differ in nothing else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Seeds of scenes: the splits take theirs from ranges that cannot meet.
+# Seeds of scenes: the splits have ranges that do not overlap
 SPLIT_SEEDS = {"train": 0, "validation": 10_000_000, "calibration": 20_000_000, "test": 30_000_000}
 
 
@@ -14,7 +14,7 @@ class Recipe:
     seed: int  # of weights and of the order of samples
     scenes: int = 40_000  # each seen whole once and zoomed once
     first_scene: int = 0  # the seed of the first training scene
-    zoom: tuple[float, float] = (0.35, 0.85)  # side of a zoom, as a share of the image's
+    zoom: tuple[float, float] = (0.35, 0.85)  # side of a zoom, as a fraction of the image's
     zoomed_share: float = 0.5  # of the samples in vision pre-training
     image_side: int = 112
     patch: int = 14
@@ -22,7 +22,7 @@ class Recipe:
     vision_layers: int = 4
     vision_heads: int = 4
     vision_steps: int = 2300  # of vision_batch views
-    place_steps: int = 400  # more of them, in which the tower must also tell where each patch lies
+    place_steps: int = 400  # further steps, in which the tower must also predict where each patch is
     place_weight: float = 0.3
     vision_batch: int = 64
     vision_rate: float = 1.5e-3
@@ -34,11 +34,11 @@ class Recipe:
     align_steps: int = 800
     joint_steps: int = 7000
     joint_rate: float = 2e-3
-    questioned_share: float = 0.3  # of the steps, those with ten yes/no questions besides descriptions
-    joint_batch: int = 32  # half as many where questions are asked
+    questioned_share: float = 0.3  # fraction of the steps that have ten yes/no questions beside descriptions
+    joint_batch: int = 32  # half of it in steps with yes/no questions
     joint_zoomed_share: float = 0.3
-    answer_weight: float = 3.0  # of the tokens of an answer, against those of a description
-    probe_weight: float = 0.5  # of the auxiliary linear probe at the asked object's word
+    answer_weight: float = 3.0  # weight of the tokens of an answer, relative to those of a description
+    probe_weight: float = 0.5  # weight of the auxiliary linear probe at the word of the object in question
 
 
 RECIPES = {

@@ -1,6 +1,6 @@
-"""``python -m experiments.train.tiny.ship``: puts a trained model into the package, scores it, writes its card and its curves.
+"""``python -m experiments.train.tiny.ship``: copy a model into the package, score it, write its card and curves.
 
-The scores on the card are vanilla greedy's on the test split, by the same runner as everybody's.
+The scores on the card are those of greedy decoding without a method on the test split, by `airvlm evaluate`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from experiments.train.tiny.recipe import RECIPES
 HERE = Path(__file__).parent
 
 
-def minutes(log: list[dict[str, float | str]]) -> dict[str, float]:
-    """How long each stage ran, pauses of more than five minutes left out."""
+def stage_minutes(log: list[dict[str, float | str]]) -> dict[str, float]:
+    """How long each stage ran, without pauses of more than five minutes."""
     spent: dict[str, float] = {}
     for before, after in itertools.pairwise(log):
         gap = float(after["time"]) - float(before["time"])
@@ -32,8 +32,8 @@ def minutes(log: list[dict[str, float | str]]) -> dict[str, float]:
     return {stage: round(value, 1) for stage, value in spent.items()}
 
 
-def scores(model: Path, out: Path) -> dict[str, float]:
-    """Vanilla greedy on the test split, percent."""
+def score_model(model: Path, out: Path) -> dict[str, float]:
+    """Scores of vanilla greedy decoding on the test split, in percent."""
     command = [
         sys.executable,
         "-m",
@@ -73,8 +73,8 @@ def draw_curves(log: list[dict[str, float | str]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", choices=RECIPES, default="first")
-    parser.add_argument("--folder", type=Path, default=Path("training/runs"))
-    parser.add_argument("--runs", type=Path, default=None, help="keeps the answers of the scoring here")
+    parser.add_argument("--folder", type=Path, default=Path("experiments/train/tiny/runs"))
+    parser.add_argument("--runs", type=Path, default=None, help="folder in which to keep the answers")
     chosen = parser.parse_args()
     trained = chosen.folder / chosen.recipe
     log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
@@ -86,12 +86,12 @@ def main() -> None:
     with safe_open(target / "model.safetensors", "pt") as weights:
         parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118  # not a dict
     with tempfile.TemporaryDirectory() as scratch:
-        found = scores(target, chosen.runs or Path(scratch))
+        found = score_model(target, chosen.runs or Path(scratch))
     recipe = RECIPES[chosen.recipe]
     card = {
         "name": f"airvlm-tiny ({recipe.name})",
         "parameters": parameters,
-        "training": {"seed": recipe.seed, "scenes": recipe.scenes, "minutes": minutes(log)},
+        "training": {"seed": recipe.seed, "scenes": recipe.scenes, "minutes": stage_minutes(log)},
         "scored on": "test split, 1500 descriptions of at most 64 tokens, 3 x 3000 questions, greedy",
         "scores": found,
     }

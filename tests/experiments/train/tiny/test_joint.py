@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
+
+from airvlm.tiny.world import compose
 from experiments.train.tiny.data import View
 from experiments.train.tiny.joint import Packer, collate
 from experiments.train.tiny.model import build_model, build_processor
 from experiments.train.tiny.recipe import RECIPES, Recipe
-
-from airvlm.tiny.world import compose
 
 SMALL = Recipe("small", seed=0, width=32, layers=2, heads=2, feed_forward=48, vision_width=32, vision_layers=1)
 

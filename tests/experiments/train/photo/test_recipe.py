@@ -1,4 +1,4 @@
-"""The photograph model's recipe: splits that cannot meet, sentences that are true, weights that are folded exactly."""
+"""The recipe of the photograph model: disjoint splits, true sentences, exactly folded weights."""
 
 import json
 import random
@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from experiments.train.photo import distil, grammar, imagenet, objects
-from experiments.train.photo.labels import Labels
-from experiments.train.photo.pooled import mean_average_precision
-from experiments.train.photo.recipe import RECIPES
 from torch import nn
 
 from airvlm.photo.tower import SameConv
 from airvlm.tasks.words.objects import CATEGORIES, mentions
+from experiments.train.photo import distil, grammar, imagenet, objects
+from experiments.train.photo.labels import Labels
+from experiments.train.photo.pooled import mean_average_precision
+from experiments.train.photo.recipe import RECIPES
 
 NAMES = list(CATEGORIES)
 
@@ -26,13 +26,13 @@ def world() -> grammar.World:
     return grammar.World.of(NAMES, present)
 
 
-def test_no_photograph_is_in_two_splits_and_those_apart_are_in_none() -> None:
+def test_no_photograph_is_in_two_splits_and_excluded_ones_are_in_none() -> None:
     numbers = range(1, 20_000)
     splits = objects.split_all(numbers, never_trained={5, 66, 100})
     listed = [n for own in splits.values() for n in own]
     assert len(listed) == len(set(listed))
     assert set(listed) == {n for n in numbers if n % 59 != 7}
-    assert splits["pope"] == [5, 100]  # 66 is kept apart
+    assert splits["pope"] == [5, 100]  # 66 is excluded
     assert [len(splits[name]) for name in ("test", "calibration", "validation")] == [5000, 1000, 1000]
 
 
@@ -62,7 +62,7 @@ def test_labels_put_the_most_frequent_object_of_training_first(tmp_path: Path) -
     assert labels.names == ["dog", "cat"]
     assert labels.stems == ["a", "b", "c", "d"]
     assert labels.present.tolist() == [[False, True], [True, True], [True, False], [True, False]]
-    assert labels.trained((0.0, 1.0)) == (1, 4)
+    assert labels.train_range((0.0, 1.0)) == (1, 4)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -89,7 +89,7 @@ def test_every_object_can_be_asked_for_as_pope_does(world: grammar.World) -> Non
     assert {f"Is there {grammar.article(name)} in the image?" for name in NAMES} <= asked
 
 
-def test_a_folded_convolution_computes_what_convolution_and_normalisation_did() -> None:
+def test_a_folded_convolution_computes_what_convolution_and_normalization_did() -> None:
     torch.manual_seed(0)
     conv, norm, folded = (
         nn.Conv2d(3, 5, 1, bias=False),
@@ -100,7 +100,7 @@ def test_a_folded_convolution_computes_what_convolution_and_normalisation_did() 
         nn.init.uniform_(tensor, 0.5, 2.0)  # type: ignore[arg-type]
     state = {f"c.{k}": v for k, v in conv.state_dict().items()} | {f"n.{k}": v for k, v in norm.state_dict().items()}
     with torch.no_grad():
-        imagenet._folded(folded, state, "c", "n")
+        imagenet._copy_folded(folded, state, "c", "n")
         x = torch.randn(2, 3, 4, 4)
         assert torch.allclose(folded(x), norm.eval()(conv(x)), atol=1e-5)
 
@@ -116,12 +116,12 @@ def test_a_distilled_tower_gives_its_teachers_tokens_and_learns_them() -> None:
     torch.manual_seed(0)
     images, wanted = torch.randn(4, 3, 64, 64), torch.randn(4, recipe.visual_tokens, recipe.vision_width)
     student = distil.Student(recipe, wanted)
-    optimiser = torch.optim.AdamW(student.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3)
     losses = []
     for _ in range(8):
         loss = nn.functional.mse_loss(student(images), wanted)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.05
