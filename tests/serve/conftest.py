@@ -1,4 +1,4 @@
-"""A server of the embedded model on a free port, in a thread of this process."""
+"""Servers of the tiny model on free ports, in threads of this process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from PIL import Image
 
 from airvlm import VLM
 from airvlm.serve.app import make_app
+from airvlm.serve.limits import Limits
+from airvlm.serve.run import make_server
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +24,10 @@ def vlm() -> VLM:
     return VLM.load("tiny")
 
 
-def data_uri(image: Image.Image) -> str:
+def data_uri(image: Image.Image, kind: str = "PNG") -> str:
     file = io.BytesIO()
-    image.save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    image.save(file, kind)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def content(image: Image.Image | None, question: str) -> list[dict[str, Any]]:
@@ -35,10 +36,9 @@ def content(image: Image.Image | None, question: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
+def running(app: Any, limits: Limits = Limits()) -> Iterator[str]:
     """The application's address while the block is open."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error")
-    server = uvicorn.Server(config)
+    server = make_server(app, host="127.0.0.1", port=0, limits=limits, log_level="error")
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -56,8 +56,8 @@ def serve(vlm: VLM) -> Iterator[Callable[..., Any]]:
     """Starts servers with settings of their own."""
 
     @contextmanager
-    def start(**settings: Any) -> Iterator[str]:
-        with running(make_app(vlm, **settings)) as address:
+    def start(limits: Limits = Limits(), **settings: Any) -> Iterator[str]:
+        with running(make_app(vlm, limits=limits, **settings), limits) as address:
             yield address
 
     yield start
@@ -65,6 +65,6 @@ def serve(vlm: VLM) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def address(serve: Callable[..., Any]) -> Iterator[str]:
-    """A server whose requests are answered as the model is, unless they name a method."""
+    """A server without a method of its own."""
     with serve() as address:
         yield address

@@ -1,34 +1,32 @@
-"""The server: routes, keys, and limits. What an answer is, is completions.py; how answers run, scheduler.py."""
+"""The routes of the server, as an ASGI application."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from airvlm import VLM, Method
-from airvlm.serve.completions import Completion, chosen_method, model_names
+from airvlm.serve.completions import Completion, Reader, model_names
 from airvlm.serve.errors import ApiError
-from airvlm.serve.jobs import Done, Failed
-from airvlm.serve.limits import Limits
+from airvlm.serve.guard import HostGuard, KeyGuard
+from airvlm.serve.limits import Budget, Limits
 from airvlm.serve.metrics import Metrics
+from airvlm.serve.openapi import ERRORS, describe_completions, describe_request
 from airvlm.serve.scheduler import QueueFull, Scheduler
-from airvlm.serve.schema import parse_request
 
 __all__ = ["make_app"]
 
 log = logging.getLogger("airvlm.serve")
-LOOK = 0.25  # seconds between two looks whether the client is still there
+T = TypeVar("T")
 
 
 def make_app(
@@ -37,21 +35,45 @@ def make_app(
     method: Method | None = None,
     api_key: str | None = None,
     allow_urls: bool = False,
+    host: str = "127.0.0.1",
+    allow_hosts: tuple[str, ...] = (),
     limits: Limits = Limits(),
 ) -> FastAPI:
-    """The application over one model; `method` acts where a request names none."""
+    """The application over one model.
+
+    Args:
+        vlm: the model.
+        method: acts where a request names no method.
+        api_key: clients must send it; None asks for no key.
+        allow_urls: whether images may be downloaded from public http(s) addresses.
+        host: the address that the server listens on; requests must name it as their Host.
+        allow_hosts: further names by which clients may reach the server.
+        limits: what requests may ask for.
+    """
     scheduler = Scheduler(vlm, batch=limits.batch, queue=limits.queue, window=limits.window)
     metrics = Metrics(lambda: scheduler.waiting, lambda: scheduler.running)
     scheduler.on_batch = metrics.batches.observe
+    names = model_names(vlm)  # imports what installed packages add: no request does
+    reader = Reader(vlm, method, limits, allow_urls)
+    bodies = Budget(limits.bodies)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         scheduler.start()
         yield
-        await asyncio.to_thread(scheduler.close)
+        await asyncio.to_thread(scheduler.close, limits.shutdown_seconds)
+        reader.close()
 
-    app = FastAPI(title="airvlm", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.scheduler, app.state.metrics = scheduler, metrics
+    app = FastAPI(
+        title="airvlm",
+        description="OpenAI's chat completions, with methods against hallucination",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=ERRORS,
+    )
+    app.openapi = describe_request(app, app.openapi)  # type: ignore[method-assign]
+    app.state.scheduler, app.state.reader = scheduler, reader
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
@@ -59,90 +81,113 @@ def make_app(
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
-        return ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+        return ApiError(
+            error.status_code,
+            f"{request.method} {request.url.path}: {error.detail}",
+            headers=dict(error.headers or {}),
+        ).response()
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
         return ApiError(500, "the server failed on this request; its log says why").response()
 
-    app.add_middleware(_Guard, metrics=metrics, api_key=api_key)
+    # the last one added is the first to see a request
+    app.add_middleware(KeyGuard, metrics=metrics, api_key=api_key)
+    app.add_middleware(HostGuard, host=host, allow_hosts=allow_hosts)
 
-    @app.get("/health")
-    async def health() -> Response:
+    @app.get("/health", responses={503: {"description": "The model's thread has ended"}})
+    async def health() -> JSONResponse:
         alive = scheduler.alive
         body = {"status": "ok" if alive else "the model's thread has ended", "model": vlm.name}
         return JSONResponse(body, 200 if alive else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=Response)
     async def counters() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(name) for name in model_names(vlm)]}
+    async def models() -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [_model(name) for name in names]})
 
-    @app.get("/v1/models/{name}")
-    async def model(name: str) -> dict[str, Any]:
-        if name not in model_names(vlm):
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> JSONResponse:
+        if name not in names:
             raise ApiError(404, f"the model {name!r} is not served here", param="model", code="model_not_found")
-        return _model(name)
+        return JSONResponse(_model(name))
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", **describe_completions())
     async def complete(request: Request) -> Response:
-        asked = parse_request(_json(await _body(request, limits.body)))
-        completion = Completion(asked, vlm, chosen_method(asked, vlm, method), limits)
-        await completion.prepare(allow_urls)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "send JSON, with the header Content-Type: application/json")
+        async with _body(request, limits.body, bodies) as body:
+            completion = await _unless_gone(request, reader.read(body))
         try:
             scheduler.submit(completion.jobs)
         except QueueFull:
-            raise ApiError(
-                429,
-                f"{limits.queue} answers wait already: try again later",
-                code="queue_full",
-                headers={"Retry-After": "1"},
-            ) from None
-        if asked.stream:
-            return StreamingResponse(_events(completion, metrics), media_type="text/event-stream")
+            completion.close()
+            raise _busy(f"{limits.queue} answers are waiting already", "queue_full") from None
+        if completion.request.stream:
+            return StreamingResponse(_stream(completion, metrics), media_type="text/event-stream")
         try:
-            ends = await _ends(completion, request)
+            answer = await _unless_gone(request, completion.whole())
         finally:
-            completion.cancel()
-        _count(metrics, completion, ends)
-        return JSONResponse(completion.whole(ends))
+            completion.close()
+        metrics.count(completion.method, completion.finished, completion.prompt_tokens)
+        return JSONResponse(answer)
 
     return app
 
 
-async def _ends(completion: Completion, request: Request) -> dict[int, Done]:
-    """Every choice's end; a client that has gone calls them off."""
-    ends: dict[int, Done] = {}
-    while len(ends) < len(completion.jobs):
-        try:
-            i, event = await asyncio.wait_for(completion.events.get(), LOOK)
-        except TimeoutError:
-            if await request.is_disconnected():
-                raise ApiError(499, "the client has gone") from None
-            continue
-        if isinstance(event, Failed):
-            log.error("an answer failed: %s", event.error, exc_info=event.error)
-            raise _failure(event.error)
-        if isinstance(event, Done):
-            ends[i] = event
-    return ends
-
-
-async def _events(completion: Completion, metrics: Metrics) -> AsyncIterator[str]:
-    """Server-sent events; the end of the connection, whoever ends it, calls the jobs off."""
-    ends: dict[int, Done] = {}
+@asynccontextmanager
+async def _body(request: Request, limit: int, budget: Budget) -> AsyncIterator[bytes]:
+    """The body, refused as soon as it is larger than allowed; it counts as held until the block ends."""
+    parts: list[bytes] = []
+    size = 0
     try:
-        async for chunk in completion.chunks(ends):
-            yield _event(chunk)
-        _count(metrics, completion, ends)
-    except Exception as error:  # the status is sent already: the error goes the way of the chunks
-        log.error("a stream failed: %s", error, exc_info=error)
-        yield _event(_failure(error).body())
+        async for part in request.stream():
+            if size + len(part) > limit:
+                raise ApiError(413, f"the body is larger than {limit} bytes", headers={"Connection": "close"})
+            if not budget.take(len(part)):
+                raise _busy("too many bytes are being received", "server_busy")
+            size += len(part)
+            parts.append(part)
+        yield b"".join(parts)
+    except ClientDisconnect:
+        raise ApiError(499, "the client has left") from None
     finally:
-        completion.cancel()
+        budget.give_back(size)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled if the client leaves."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_leaves(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ApiError(499, "the client has left")
+    finally:
+        leaving.cancel()
+        working.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stream(completion: Completion, metrics: Metrics) -> AsyncIterator[str]:
+    """Server-sent events; when the connection ends, so do the jobs."""
+    try:
+        async for chunk in completion.chunks():
+            yield _event(chunk)
+        metrics.count(completion.method, completion.finished, completion.prompt_tokens)
+    except ApiError as error:  # the status is sent already
+        yield _event(error.body())
+    finally:
+        completion.close()
     yield "data: [DONE]\n\n"
 
 
@@ -150,69 +195,9 @@ def _event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False, allow_nan=False)}\n\n"
 
 
-def _failure(error: Exception) -> ApiError:
-    return ApiError(500, f"the model could not answer: {type(error).__name__}: {error}")
-
-
-def _count(metrics: Metrics, completion: Completion, ends: dict[int, Done]) -> None:
-    name = "vanilla" if completion.method is None else completion.method.name
-    for done in ends.values():
-        metrics.answers.labels(method=name).inc()
-        metrics.tokens.labels(kind="prompt").inc(done.prompt_tokens)
-        metrics.tokens.labels(kind="answer").inc(done.tokens)
-        if done.report is not None and done.report.fired:
-            metrics.fired.labels(method=name).inc()
+def _busy(message: str, code: str) -> ApiError:
+    return ApiError(429, f"{message}; try again later", code=code, headers={"Retry-After": "1"})
 
 
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "airvlm"}
-
-
-class _Guard:
-    """Asks for the key, and counts what was answered. Plain ASGI, so that streams and disconnects pass untouched."""
-
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, api_key: str | None) -> None:
-        self.app, self.metrics, self.api_key = app, metrics, api_key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = time.perf_counter()
-
-        async def counted(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                self.metrics.requests.labels(status=str(message["status"])).inc()
-            await send(message)
-
-        if self.api_key is not None and scope["path"] != "/health" and not self._authorised(scope):
-            error = ApiError(401, "a valid key is needed: Authorization: Bearer ...", code="invalid_api_key")
-            await error.response()(scope, receive, counted)
-            return
-        try:
-            await self.app(scope, receive, counted)
-        finally:
-            if scope["path"] == "/v1/chat/completions":
-                self.metrics.seconds.observe(time.perf_counter() - started)
-
-    def _authorised(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(given.strip(), f"Bearer {self.api_key}".encode())
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """The body, refused as soon as it is larger than allowed, whatever its header says."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise ApiError(413, f"the body is larger than {limit} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from error

@@ -1,220 +1,258 @@
-"""Chat completions: a request becomes jobs, their ends become OpenAI's objects, whole or in chunks.
-
-Knows nothing of routes, keys or limits on bytes.
-"""
+"""One chat completion: from a request's body to jobs for the model, and from their events to OpenAI's objects."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
+import copy
+import logging
+import math
 import random
+import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from airvlm import VLM, Method, parse_method
-from airvlm.inputs.images import load_image, read_image
+from airvlm import VLM, Method
+from airvlm.inputs.builder import InputBuilder, Request
+from airvlm.methods import METHODS
+from airvlm.methods.requests import method_from_names, method_from_request
+from airvlm.report import Report
+from airvlm.runtime.text_stream import PartialText
 from airvlm.serve.errors import ApiError
-from airvlm.serve.jobs import Done, Failed, Job, Piece, Sampling, TokenChance
+from airvlm.serve.images import ImageReader, RequestImages, fetch_image, is_web_address, scale_crops
 from airvlm.serve.limits import Limits
-from airvlm.serve.schema import ChatRequest, ImagePart, Message
-from airvlm.serve.text import GrowingText
+from airvlm.serve.scheduler import Delta, Event, Failed, Finished, Job, Sampling, TokenLogprob
+from airvlm.serve.schema import ChatRequest, ImagePart, Message, parse_request
 
-__all__ = ["Completion", "chosen_method", "model_names"]
+__all__ = ["Completion", "Reader", "choose_method", "model_names"]
 
-Event = tuple[int, "Piece | Done | Failed"]  # which choice, and what came
+log = logging.getLogger("airvlm.serve")
+T = TypeVar("T")
+DEFAULT_TOKENS = 256  # new tokens where a request sets no limit
 
 
 def model_names(vlm: VLM) -> list[str]:
-    """The names that clients may ask for: the model, and the model under a method."""
-    from airvlm.methods import METHODS
-
-    return [vlm.name, *(f"{vlm.name}+{name}" for name in METHODS)]
+    """The names that clients may ask for: the model, and the model with each method."""
+    return [vlm.name, f"{vlm.name}+vanilla", *(f"{vlm.name}+{name}" for name in METHODS)]
 
 
-def chosen_method(request: ChatRequest, vlm: VLM, default: Method | None) -> Method | None:
-    """The method of a request: its own, its model name's, or the server's."""
-    name, _, spelled = request.model.partition("+")
-    if name != vlm.name:
+def choose_method(request: ChatRequest, served: str, default: Method | None, limits: Limits) -> Method | None:
+    """The method of a request: that of its `airvlm` field, of its model name, or the server's.
+
+    Args:
+        request: the request.
+        served: the name of the served model; after it may stand +NAME for methods of the registry.
+        default: the server's method.
+        limits: the server's limits.
+    """
+    rest = request.model.removeprefix(served)
+    if not request.model.startswith(served) or (rest and not rest.startswith("+")):
         raise ApiError(
             404,
-            f"the model {request.model!r} is not served here; there is {vlm.name!r}, alone or with +method",
+            f"the model {request.model!r} is not served here; there is {served!r}, alone or with +METHOD",
             param="model",
             code="model_not_found",
         )
-    if request.airvlm is False:
-        return None
-    if request.airvlm is None:
-        return _parsed(spelled, "model") if spelled else default
-    fields = dict(request.airvlm)
-    method = fields.pop("method", spelled or None)
-    if method is None and default is not None:
-        method, fields = default.name, {**default.to_json(), **fields}
-        fields.pop("name")
-        return _made(fields, default.name)
-    if not isinstance(method, str):
-        raise ApiError(400, "airvlm.method: name a method, as in {'method': 'air'}", param="airvlm")
-    return _parsed(method, "airvlm", fields)
-
-
-def _made(fields: Mapping[str, Any], name: str) -> Method:
     try:
-        return Method.from_json({"name": name, **fields})
-    except (ValueError, TypeError) as error:
+        if rest:
+            default = method_from_names(rest[1:].split("+"), limits.methods)
+    except ValueError as error:
+        raise ApiError(400, f"model: {error}", param="model") from error
+    try:
+        return method_from_request(request.airvlm, default, limits.methods)
+    except ValueError as error:
         raise ApiError(400, f"airvlm: {error}", param="airvlm") from error
 
 
-def _parsed(text: str, param: str, fields: Mapping[str, Any] | None = None) -> Method | None:
-    from airvlm.methods import METHODS
+class Reader:
+    """Turns bodies into completions, in threads of its own, so that the event loop never waits.
 
-    head = text.partition(":")[0].partition("+")[0].strip()
-    # names of the registry only: a request may import no module and read no file
-    if head not in METHODS and head != "none":
-        raise ApiError(400, f"unknown method {head!r}; known: {', '.join(METHODS)}", param=param)
-    if fields:
-        text += ("," if ":" in text else ":") + ",".join(f"{k}={_spelled(v)}" for k, v in fields.items())
-    try:
-        return parse_method(text)
-    except (ValueError, TypeError) as error:
-        raise ApiError(400, f"{param}: {error}", param=param) from error
+    Args:
+        vlm: the model.
+        method: the method of requests that name none.
+        limits: the server's limits.
+        allow_urls: whether images may be downloaded from public addresses.
+    """
 
+    def __init__(self, vlm: VLM, method: Method | None, limits: Limits, allow_urls: bool) -> None:
+        self.vlm, self.method, self.limits, self.allow_urls = vlm, method, limits, allow_urls
+        self.images = ImageReader(vlm.processor, limits)
+        self.context = getattr(vlm.model.config.get_text_config(), "max_position_embeddings", None)
+        self._threads = ThreadPoolExecutor(4, "airvlm-read")
+        self._downloads = ThreadPoolExecutor(8, "airvlm-download")
+        # Fast tokenizers cannot be used by two threads at once: this one is ours, the model's thread has the other.
+        processor = copy.copy(vlm.processor)
+        processor.tokenizer = copy.deepcopy(vlm.processor.tokenizer)
+        self._builder = InputBuilder(vlm.model, processor, vlm.parts)
+        self._building = threading.Lock()
 
-def _spelled(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"({','.join(_spelled(v) for v in value)},)"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ApiError(400, "airvlm: a field is a number, a word, true, false, null or a list", param="airvlm")
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._downloads.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self, body: bytes) -> Completion:
+        """Parse a body, load its images and write its prompt. The caller closes the completion."""
+        request, method = await self._run(self._threads, self._parse, body)
+        completion = Completion(request, method, self)
+        try:
+            pending = [
+                self._run(
+                    self._downloads if is_web_address(url) else self._threads,
+                    lambda url=url: fetch_image(url, allow_urls=self.allow_urls),
+                )
+                for url in request.urls
+            ]
+            files = await asyncio.gather(*pending)
+            await self._run(self._threads, completion.load, files)
+        except BaseException:
+            completion.close()
+            raise
+        return completion
+
+    async def _run(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
+
+    def _parse(self, body: bytes) -> tuple[ChatRequest, Method | None]:
+        limits, request = self.limits, parse_request(body, self.limits)
+        method = choose_method(request, self.vlm.name, self.method, limits)
+        if len(request.urls) > limits.images:
+            raise _refuse(f"{len(request.urls)} images; this server takes at most {limits.images}", "messages")
+        if sum(map(len, request.texts)) > limits.characters:
+            raise _refuse(f"the texts are longer than {limits.characters} characters", "messages")
+        tokens = request.max_completion_tokens or request.max_tokens or 1
+        if tokens > limits.tokens:
+            raise _refuse(f"max_tokens = {tokens}; this server generates at most {limits.tokens}", "max_tokens")
+        if (request.n or 1) > limits.choices:
+            raise _refuse(f"n = {request.n}; this server gives at most {limits.choices}", "n")
+        return request, method
+
+    def build(self, request: ChatRequest, images: RequestImages) -> tuple[Request, int]:
+        """The row of a batch, and the number of its prompt's tokens, those of its images included."""
+        try:
+            row = self.vlm.builder.read(list(images.images), [_to_turn(message) for message in request.messages])
+        except ValueError as error:
+            raise _refuse(str(error), "messages") from error
+        try:
+            with self._building:  # the pixels are cached: the model's thread does not compute them again
+                inputs = self._builder.build([row], pixels=True)
+        except Exception as error:  # what a processor raises for text that looks like its own special tokens
+            log.warning("a prompt could not be encoded", exc_info=error)
+            raise _refuse(
+                "the conversation cannot be encoded; does a text contain a special token?", "messages"
+            ) from error
+        return row, inputs["input_ids"].shape[1]
 
 
 class Completion:
-    """One request under way."""
+    """One request, from its images to its answers. Call `close` when it has ended."""
 
-    def __init__(self, request: ChatRequest, vlm: VLM, method: Method | None, limits: Limits) -> None:
-        self.request, self.vlm, self.method, self.limits = request, vlm, method, limits
+    def __init__(self, request: ChatRequest, method: Method | None, reader: Reader) -> None:
+        self.request, self.method, self.reader = request, method, reader
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self.created = int(time.time())
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self.loop = asyncio.get_running_loop()
         self.jobs: list[Job] = []
+        self.prompt_tokens = 0
+        self.finished: dict[int, Finished] = {}
+        self._images = RequestImages()
+        self._cancelled = threading.Event()
+        self._closing = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
-    async def prepare(self, allow_urls: bool) -> None:
-        """Images loaded, the prompt written, one job for each choice."""
-        row = await asyncio.to_thread(self._row, allow_urls)
-        ask = self.request
-        tokens = ask.max_completion_tokens or ask.max_tokens or min(256, self.limits.tokens)
-        if tokens > self.limits.tokens:
-            raise ApiError(
-                400,
-                f"max_tokens = {tokens}: this server writes at most {self.limits.tokens}",
-                param="max_tokens",
+    def load(self, files: list[bytes]) -> None:
+        """Decode the images, write the prompt, and make one job per choice. Runs in a thread."""
+        images = self.reader.images.read(files, self._cancelled.is_set)
+        with self._closing:
+            self._images = images
+        if self._cancelled.is_set():  # closed while the images were read
+            return self.close()
+        row, self.prompt_tokens = self.reader.build(self.request, images)
+        request, limits, context = self.request, self.reader.limits, self.reader.context
+        tokens = request.max_completion_tokens or request.max_tokens or min(DEFAULT_TOKENS, limits.tokens)
+        if self.prompt_tokens > limits.prompt_tokens:
+            raise _refuse(
+                f"{self.prompt_tokens} prompt tokens; this server takes at most {limits.prompt_tokens}", "messages"
             )
-        if (n := ask.n or 1) > self.limits.choices:
-            raise ApiError(400, f"n = {n}: this server gives at most {self.limits.choices}", param="n")
-        seed = ask.seed if ask.seed is not None else random.getrandbits(48)
-        for i in range(n):
+        if context is not None:
+            if self.prompt_tokens >= context:
+                message = f"{self.prompt_tokens} prompt tokens; the model's context is {context}"
+                raise ApiError(400, message, param="messages", code="context_length_exceeded")
+            tokens = min(tokens, context - self.prompt_tokens)
+        seed = request.seed if request.seed is not None else random.getrandbits(48)
+        for i in range(request.n or 1):
             sampling = None
-            if ask.temperature:  # none given means greedy here: every figure of ours is greedy
-                sampling = Sampling(ask.temperature, ask.top_p or 1.0, (seed + i) % 2**63)
-            self.jobs.append(
-                Job(
-                    row,
-                    self.method,
-                    GrowingText(self.vlm.processor.tokenizer, ask.stops),
-                    tokens,
-                    send=self._sender(i),
-                    sampling=sampling,
-                    streams=bool(ask.stream),
-                    top_logprobs=(ask.top_logprobs or 0) if ask.logprobs else None,
-                )
+            if request.temperature and request.top_p != 0:  # greedy unless a temperature is given
+                sampling = Sampling(request.temperature, request.top_p or 1.0, (seed + i) % 2**63)
+            job = Job(
+                row,
+                self.method,
+                PartialText(self.reader.vlm.processor.tokenizer, request.stops),
+                tokens,
+                send=self._sender(i),
+                cancelled=self._cancelled,
+                sampling=sampling,
+                stream=bool(request.stream),
+                top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             )
+            self.jobs.append(job)
 
-    def _row(self, allow_urls: bool) -> Any:
-        ask, limits = self.request, self.limits
-        if len(ask.urls) > limits.images:
-            raise ApiError(400, f"{len(ask.urls)} images: this server takes at most {limits.images}", param="messages")
-        if sum(map(len, ask.texts)) > limits.prompt:
-            raise ApiError(400, f"the texts are longer than {limits.prompt} characters", param="messages")
-        images = [self._image(url, allow_urls) for url in ask.urls]
-        try:
-            return self.vlm.builder.read(images, [_turn(message) for message in ask.messages])
-        except ValueError as error:
-            raise ApiError(400, str(error), param="messages") from error
+    def close(self) -> None:
+        """Cancel what still runs, and release the images."""
+        self._cancelled.set()
+        with self._closing:
+            pixels, self._images = self._images.pixels, replace(self._images, pixels=0)
+        self.reader.images.budget.give_back(pixels)
 
-    def _image(self, url: str, allow_urls: bool) -> Any:
-        try:
-            if url.startswith("data:"):
-                return read_image(load_image(_data(url), max_pixels=self.limits.pixels))
-            if not url.startswith(("http://", "https://")):
-                raise ApiError(
-                    400,
-                    "image_url: give a data URI (data:image/png;base64,...) or an http(s) address",
-                    param="messages",
-                )
-            if not allow_urls:
-                raise ApiError(
-                    400,
-                    "image_url: this server fetches no addresses (--allow-urls is off); send a data URI",
-                    param="messages",
-                )
-            return read_image(load_image(url, allow_urls=True, max_pixels=self.limits.pixels))
-        except ValueError as error:  # an image that cannot be read
-            raise ApiError(400, f"image_url: {error}", param="messages") from error
-
-    def _sender(self, i: int) -> Any:
-        def send(event: Piece | Done | Failed) -> None:
-            self.loop.call_soon_threadsafe(self.events.put_nowait, (i, event))
+    def _sender(self, i: int) -> Callable[[Event], None]:
+        def send(event: Event) -> None:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (i, event))
 
         return send
 
-    def cancel(self) -> None:
-        for job in self.jobs:
-            job.cancelled.set()
+    async def _next_event(self) -> tuple[int, Delta | Finished]:
+        i, event = await self._events.get()
+        if isinstance(event, Failed):
+            log.error("an answer failed", exc_info=event.error)
+            raise ApiError(500, f"the model could not answer: {type(event.error).__name__}: {event.error}")
+        if isinstance(event, Finished):
+            self.finished[i] = event
+        return i, event
 
-    # -- what goes back
+    # -- OpenAI's objects
 
-    def whole(self, ends: Mapping[int, Done]) -> dict[str, Any]:
-        """OpenAI's chat.completion, and what the method did."""
+    async def whole(self) -> dict[str, Any]:
+        """The chat.completion, when all choices have ended."""
+        while len(self.finished) < len(self.jobs):
+            await self._next_event()
         choices = [
             {
                 "index": i,
-                "message": {"role": "assistant", "content": done.text, "refusal": None},
-                "logprobs": self._logprobs(done.chances),
-                "finish_reason": done.reason,
+                "message": {"role": "assistant", "content": end.text, "refusal": None},
+                "logprobs": self._logprobs(end.logprobs),
+                "finish_reason": end.finish_reason,
             }
-            for i, done in sorted(ends.items())
+            for i, end in sorted(self.finished.items())
         ]
-        return self._object("chat.completion", choices) | {"usage": usage(ends), "airvlm": self.proof(ends)}
+        return self._object("chat.completion", choices) | {"usage": self._usage(), "airvlm": self._proof()}
 
-    async def chunks(self, ends: dict[int, Done]) -> AsyncIterator[dict[str, Any]]:
-        """OpenAI's chat.completion.chunk, as the texts come; `ends` is filled with what ended."""
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """The chat.completion.chunk objects, as text arrives."""
         for i in range(len(self.jobs)):
             yield self._chunk(i, {"role": "assistant", "content": ""})
-        while len(ends) < len(self.jobs):
-            i, event = await self.events.get()
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, Piece):
-                yield self._chunk(i, {"content": event.text})
+        while len(self.finished) < len(self.jobs):
+            i, event = await self._next_event()
+            if isinstance(event, Delta):
+                yield self._chunk(i, {"content": event.text}, event.logprobs)
                 continue
-            ends[i] = event
-            last = self._chunk(i, {}, event.reason)
-            last["choices"][0]["logprobs"] = self._logprobs(event.chances)
-            if len(ends) == len(self.jobs):
-                last["airvlm"] = self.proof(ends)
+            last = self._chunk(i, {}, event.logprobs, event.finish_reason)
+            if len(self.finished) == len(self.jobs):
+                last["airvlm"] = self._proof()
             yield last
         if self.request.stream_options is not None and self.request.stream_options.include_usage:
-            yield self._object("chat.completion.chunk", []) | {"usage": usage(ends)}
-
-    def proof(self, ends: Mapping[int, Done]) -> dict[str, Any]:
-        """That the method acted, or why it did not: one report for each choice."""
-        reports = [None if done.report is None else done.report.to_json() for _, done in sorted(ends.items())]
-        method = None if self.method is None else self.method.to_json()
-        return {"method": method, "fired": sum(bool(r and r["fired"]) for r in reports), "reports": reports}
+            yield self._object("chat.completion.chunk", []) | {"usage": self._usage()}
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -225,32 +263,50 @@ class Completion:
             "choices": choices,
         }
 
-    def _chunk(self, i: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def _chunk(
+        self,
+        i: int,
+        delta: dict[str, Any],
+        logprobs: tuple[TokenLogprob, ...] = (),
+        finish_reason: str | None = None,
+    ) -> dict[str, Any]:
+        spelled = self._logprobs(logprobs) if logprobs else None
+        choice = {"index": i, "delta": delta, "logprobs": spelled, "finish_reason": finish_reason}
         return self._object("chat.completion.chunk", [choice])
 
-    def _logprobs(self, chances: tuple[TokenChance, ...]) -> dict[str, Any] | None:
+    def _usage(self) -> dict[str, int]:
+        generated = sum(end.tokens for end in self.finished.values())
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": self.prompt_tokens + generated,
+        }
+
+    def _proof(self) -> dict[str, Any]:
+        """The method and what it did: a report per choice."""
+        reports = [self._report(end.report) for _, end in sorted(self.finished.items())]
+        method = None if self.method is None else self.method.to_json()
+        return {"method": method, "fired": sum(bool(r and r["fired"]) for r in reports), "reports": reports}
+
+    def _report(self, report: Report | None) -> dict[str, Any] | None:
+        return None if report is None else _replace_nan(scale_crops(report, self._images).to_json())
+
+    def _logprobs(self, logprobs: tuple[TokenLogprob, ...]) -> dict[str, Any] | None:
         if not self.request.logprobs:
             return None
-        return {"content": [self._chance(c) for c in chances], "refusal": None}
+        content = [
+            self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*pair) for pair in one.top]}
+            for one in logprobs
+        ]
+        return {"content": content, "refusal": None}
 
-    def _chance(self, chance: TokenChance) -> dict[str, Any]:
-        top = [self._said(token, logprob) for token, logprob in chance.top]
-        return self._said(chance.token, chance.logprob) | {"top_logprobs": top}
-
-    def _said(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self.vlm.processor.tokenizer.decode([token])
-        # -inf is not JSON
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode())}
-
-
-def usage(ends: Mapping[int, Done]) -> dict[str, int]:
-    prompt = next(iter(ends.values())).prompt_tokens
-    written = sum(done.tokens for done in ends.values())
-    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self.reader.vlm.processor.tokenizer.decode([token])
+        # minus infinity is not JSON
+        return {"token": text, "logprob": logprob if logprob > -9999.0 else -9999.0, "bytes": list(text.encode())}
 
 
-def _turn(message: Message) -> dict[str, Any]:
+def _to_turn(message: Message) -> Mapping[str, Any]:
     """A message in the form of transformers' chat templates."""
     content = [
         {"type": "image"} if isinstance(part, ImagePart) else {"type": "text", "text": part.text}
@@ -259,11 +315,14 @@ def _turn(message: Message) -> dict[str, Any]:
     return {"role": "system" if message.role == "developer" else message.role, "content": content}
 
 
-def _data(url: str) -> bytes:
-    head, comma, data = url.partition(",")
-    if not comma or not head.endswith(";base64"):
-        raise ValueError("a data URI must read data:image/png;base64,...")
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"the data URI is not base64: {error}") from error
+def _replace_nan(value: Any) -> Any:
+    """The value with None in place of NaN and infinity, which are not JSON."""
+    if isinstance(value, dict):
+        return {key: _replace_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _refuse(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param)

@@ -1,22 +1,75 @@
-"""What a server accepts. Knows nothing of requests."""
+"""What a server accepts, and budgets that all of its requests share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-__all__ = ["Limits"]
+from airvlm.methods.requests import MethodLimits
+
+__all__ = ["Budget", "Limits"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond these a request is refused before anything is computed."""
+    """The limits of a server. A request beyond them is refused before the model sees it."""
 
-    body: int = 32 * 2**20  # bytes of a request
-    images: int = 8  # per request
+    # one request
+    body: int = 32 * 2**20  # bytes
+    values: int = 20_000  # commas, brackets and braces of its JSON
+    messages: int = 128
+    characters: int = 16_384  # of all texts together
+    prompt_tokens: int = 16_384  # after the chat template, image tokens included
+    images: int = 8
     pixels: int = 40_000_000  # per image
-    tokens: int = 1024  # new tokens of one answer
-    prompt: int = 16_384  # characters of all texts together
+    request_pixels: int = 100_000_000  # of all images
+    tokens: int = 1024  # new tokens per answer
     choices: int = 8  # n
-    queue: int = 256  # answers that may wait
+    methods: MethodLimits = field(default_factory=MethodLimits)
+    # all requests together
+    bodies: int = 256 * 2**20  # bytes that are received or waiting to be read
+    server_pixels: int = 100_000_000  # of images that are decoded or waiting for the model
+    queue: int = 256  # answers waiting for the model
     batch: int = 16  # answers that run together
-    window: float = 0.005  # seconds that the first of a batch waits for others
+    window: float = 0.005  # seconds that the first answer of a batch waits for others
+    connections: int = 512
+    # seconds
+    read_seconds: float = 10.0  # waiting for room in `server_pixels`
+    header_seconds: float = 10.0  # from the connection, or the previous answer, to the end of the headers
+    body_seconds: float = 60.0  # from there to the end of the body
+    write_seconds: float = 60.0  # a client that does not read its answer
+    shutdown_seconds: float = 60.0  # answers under way when the server is stopped
+
+
+class Budget:
+    """An amount of something (bytes, pixels) that several requests share."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self._changed = threading.Condition()
+
+    def take(self, amount: int, seconds: float = 0.0, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Take an amount; False if there is no room.
+
+        Args:
+            amount: how much.
+            seconds: how long to wait for room.
+            unless: stop waiting if this becomes true.
+        """
+        until = time.monotonic() + seconds
+        with self._changed:
+            while self.used + amount > self.total:
+                left = until - time.monotonic()
+                if left <= 0 or unless():
+                    return False
+                self._changed.wait(min(left, 0.25))
+            self.used += amount
+            return True
+
+    def give_back(self, amount: int) -> None:
+        with self._changed:
+            self.used -= amount
+            self._changed.notify_all()
