@@ -1,9 +1,9 @@
-"""The command line: a table of sub-commands, each in a file of its own, imported when it is used.
+"""The command line: a table of commands, each in a file of its own that is imported when the command is used.
 
-`airvlm --help` must answer at once, so the table holds each command's one line, and torch is imported with the
-command that needs it.
+`airvlm --help` must answer at once, so the table holds the first line of each command's help.
 """
 
+import difflib
 import os
 import sys
 import warnings
@@ -16,67 +16,65 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from airvlm import __version__
-from airvlm.cli.console import err, warn
-from airvlm.cli.options import grouped
+from airvlm.cli.console import Failure, err, warn
+from airvlm.cli.options import expand_groups
 
-__all__ = ["COMMANDS", "app", "main", "run"]
+__all__ = ["COMMANDS", "app", "load_command", "main", "run"]
 
 # name -> where its function is, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("airvlm.cli.demo:demo", "See it: a scene and a photograph described without and with AIR."),
-    "ask": ("airvlm.cli.ask:ask", "Ask a question about an image."),
-    "describe": ("airvlm.cli.describe:describe", "Describe an image in detail."),
-    "chat": ("airvlm.cli.chat:chat", "Talk about an image, turn by turn."),
-    "compare": ("airvlm.cli.compare:compare", "One question under several methods, differences marked."),
-    "look": ("airvlm.cli.look:look", "Draw what AIR looked at: crops, distances, what was kept."),
+    "demo": ("airvlm.cli.demo:demo", "Describe a scene and photographs with and without a method."),
+    "ask": ("airvlm.cli.ask:ask", "Ask about an image, or describe it; compare methods; chat."),
+    "visualize": ("airvlm.cli.visualize:visualize", "Draw what a method did: crops, changed tokens, norms."),
+    "info": ("airvlm.cli.info:info", "Show models, methods, tasks, the installation, or an image's tokens."),
+    "scene": ("airvlm.cli.scene:scene", "Draw an emoji scene for the model tiny, with its ground truth."),
     "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
-    "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's fields and tabulate the effect."),
-    "calibrate": (
-        "airvlm.cli.calibrate:calibrate",
-        "Find the method and setting that help your model, and what they are worth.",
-    ),
-    "analyse": ("airvlm.cli.analyse:analyse", "Look into a model: tokens, layers, distances, crops."),
-    "reproduce": (
-        "airvlm.cli.reproduce:reproduce",
-        "A table of the paper measured again, its figures beside ours; or the README's.",
-    ),
-    "report": ("airvlm.cli.report:report", "Tables and a page from stored answers."),
-    "serve": ("airvlm.cli.serve:serve", "An OpenAI-compatible server, every answer under a method."),
-    "web": ("airvlm.cli.web:web", "A page in the browser: methods side by side."),
-    "bench": ("airvlm.cli.bench:bench", "Measure speed and memory against vanilla."),
-    "models": ("airvlm.cli.models:models", "Which models are embedded, and which families are supported."),
-    "methods": (
-        "airvlm.cli.methods:methods",
-        "Which methods there are: every field, its meaning and default.",
-    ),
-    "scene": ("airvlm.cli.scene:scene", "Draw a new scene of the tiny model's world, with its truth."),
-    "doctor": ("airvlm.cli.doctor:doctor", "What is installed, what is missing, and how to get it."),
-    "vllm": ("airvlm.cli.vllm:vllm", "Serve a model by vLLM with AIR in front of the decoder."),
+    "report": ("airvlm.cli.report:report", "Write tables and a page from stored answers."),
+    "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's options and tabulate the effect."),
+    "reproduce": ("airvlm.cli.reproduce:reproduce", "Measure a table of the paper again."),
+    "calibrate": ("airvlm.cli.calibrate:calibrate", "Find the method and options that help your model."),
+    "analyze": ("airvlm.cli.analyze:analyze", "Measure a model's visual tokens, layers, crops and distances."),
+    "bench": ("airvlm.cli.bench:bench", "Measure the speed and memory of methods against vanilla."),
+    "serve": ("airvlm.cli.serve:serve", "Serve a model under a method: OpenAI API, vLLM, or a web page."),
+    "check": ("airvlm.cli.check:check", "Check that a method keeps the rules, on small random models."),
     "export-generate": (
         "airvlm.cli.export_generate:export_generate",
-        "A folder that makes transformers' own generate run under a method.",
+        "Write a folder that makes transformers' generate run a method.",
     ),
-    "about": ("airvlm.cli.about:about", "About the embedded models: size, training, scores, limits."),
 }
 
-RENAMED = {"tiny": "about"}  # old name -> the new one; the old one goes on working
 INTERRUPTED, STOPPED = 130, "stopped by Ctrl-C"
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """\b
+Examples:
+  airvlm demo
+  airvlm ask photo.jpg "Is there a fork in the image?"
+  airvlm ask photo.jpg --method vanilla --method crop-blend
+  airvlm visualize photo.jpg --output crops.png
+  airvlm info methods
 
-airvlm ask photo.jpg "Is there a fork in the image?"
-
-airvlm ask photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --method air-paper --set keep=3
-
-airvlm compare photo.jpg "Please describe this image in detail."
-
-airvlm look photo.jpg --output looked.png
+Every command explains itself: airvlm COMMAND --help
 """
 
 
+class Command(TyperCommand):
+    """A command whose help shows groups of options under headings of their own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 class Commands(TyperGroup):
-    """A group that imports a sub-command's file only when that command is run."""
+    """A group that imports a command's file only when that command is run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -84,37 +82,41 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A stand-in with the command's one line, enough for the overview."""
         entry = COMMANDS.get(cmd_name)
-        return None if entry is None else TyperCommand(name=cmd_name, help=entry[1])
+        return None if entry is None else TyperCommand(name=cmd_name, help=entry[1], rich_markup_mode=None)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in RENAMED:
-            warn(f"airvlm {args[0]} is now called airvlm {RENAMED[args[0]]}")
-            args = [RENAMED[args[0]], *args[1:]]
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+            raise Failure(f"unknown command {name!r}; {hint}")
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name in COMMANDS else stand_in, rest
 
 
 @cache
 def load_command(name: str) -> Any:
-    """The sub-command itself, built once: its options take longer to declare than many a command to run."""
+    """The command itself, built once."""
     module, function = COMMANDS[name][0].split(":")
-    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    command = getattr(import_module(module), function)
-    settings = getattr(command, "context_settings", None)  # of a command that hands options on
-    single.command(name, context_settings=settings)(grouped(command))
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single.command(name, cls=Command)(expand_groups(getattr(import_module(module), function)))
     return typer.main.get_command(single)
 
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
-    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog=EXAMPLES,
 )
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         print(__version__)
         raise typer.Exit
@@ -124,46 +126,52 @@ def _version(asked: bool) -> None:
 def overview(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Multimodal language models that hallucinate less, without training.
-
-    Each command explains itself: [bold]airvlm COMMAND --help[/bold].
-    """
+    """Training-free methods against hallucination in vision-language models."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code. Input that cannot be used ends in one line and code 2."""
+    """Run one command line and return its exit code. Input that cannot be used ends in one line and code 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command = typer.main.get_command(app)
     try:
         with warnings.catch_warnings():
-            # our own names that changed: whoever types them is told
-            warnings.filterwarnings("default", category=DeprecationWarning, module=r"airvlm\b")
-            warnings.showwarning = lambda message, *rest, **more: warn(message)
+            warnings.showwarning = lambda message, *_, **__: warn(message)
             result = command.main(args=arguments, prog_name="airvlm", standalone_mode=False)
-        if result == INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
+        sys.stdout.flush()
+        if result == INTERRUPTED:  # typer turns Ctrl-C into this code and prints nothing
             return _fail(STOPPED, INTERRUPTED)
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
         return _fail(error.format_message(), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail(STOPPED, INTERRUPTED)
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # how typer reacts to one
+            raise
+        return _leave_pipe()
     except BrokenPipeError:
-        # the reader of a pipe has gone; nothing more can be written, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _leave_pipe()
     except (OSError, ValueError, ImportError) as error:
-        # what the library raises on input it cannot use; a traceback is for those who ask for it
+        # what the library raises on input that it cannot use; AIRVLM_TRACEBACK=1 shows where
         if os.environ.get("AIRVLM_TRACEBACK"):
             raise
         return _fail(str(error) or type(error).__name__, 2)
 
 
+def _leave_pipe() -> int:
+    """The reader of standard output has closed it (`| head`): nothing more can be written, not even at exit."""
+    sys.stdout = sys.__stdout__
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
 def _fail(message: str, code: int) -> int:
+    sys.stdout.flush()
     err().file.flush()
     warn(message)
     return code

@@ -1,12 +1,12 @@
-"""The options of the commands, each declared once, and those that go together as groups.
+"""The options of the commands, each declared once, and the groups of options that several commands share.
 
-A command takes a group as a parameter, as in `how: Asking = Asking()`; `grouped` shows typer the options inside it.
-Knows nothing of what any command does with them.
+A command takes a group as one parameter, as in `model: ModelOptions = ModelOptions()`; `expand_groups` shows typer the
+options inside it.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Parameter
 from pathlib import Path
@@ -15,172 +15,168 @@ from typing import Annotated, Any, Literal
 import typer
 
 __all__ = [
-    "Asking",
-    "BatchOption",
-    "Choosing",
-    "CurveOption",
-    "Evaluating",
+    "DEFAULT_METHOD",
+    "DataOption",
+    "GenerationOptions",
     "ImageArgument",
     "JsonOption",
-    "Loading",
+    "LimitOption",
+    "MarkdownOption",
+    "MethodOptions",
     "MethodsOption",
-    "OutputOption",
+    "ModelOptions",
+    "ObjectsOption",
     "QuestionArgument",
-    "RayAddressOption",
-    "RayOption",
-    "ReadmeOption",
-    "ShardOption",
-    "VariantOption",
-    "grouped",
+    "SetOption",
+    "expand_groups",
+    "output_option",
 ]
+
+DEFAULT_METHOD = "crop-blend"
+
+
+def complete_methods(incomplete: str) -> Iterable[str]:
+    """Names of methods, for the shell's completion."""
+    from airvlm.cli.method_table import read_table
+
+    return [name for name in ["vanilla", *read_table()] if name.startswith(incomplete)]
+
 
 ImageArgument = Annotated[
     str,
-    typer.Argument(help="An image: a file, - for standard input, a data: URI, or an address with --allow-urls."),
-]
-QuestionArgument = Annotated[str, typer.Argument(help="What to ask about it.")]
-MethodsOption = Annotated[
-    list[str] | None,
-    typer.Option("--method", help="A method, fields after a colon: air-paper:keep=3,strength=0.2. Repeat it."),
-]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write the drawing.")]
-VariantOption = Annotated[
-    str | None, typer.Option("--variant", help="A named variant of the task's parser or protocol.")
-]
-BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Questions that run together.")]
-CurveOption = Annotated[
-    bool,
-    typer.Option(
-        "--curve/--no-curve",
-        help="Draw the trivial control's curve, for columns at equal recall (or yes-ratio).",
+    typer.Argument(
+        metavar="IMAGE", help="A file, - for standard input, a data: URI, or a web address with --allow-urls."
     ),
 ]
-ShardOption = Annotated[str | None, typer.Option("--shard", help="Do part i of n only, as in 0/4.")]
-RayOption = Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")]
-RayAddressOption = Annotated[
-    str | None,
-    typer.Option("--ray-address", help="Of a running cluster, or auto; else one is started here."),
+QuestionArgument = Annotated[
+    str | None, typer.Argument(metavar="QUESTION", help="What to ask. Without a question the image is described.")
 ]
-ReadmeOption = Annotated[bool, typer.Option("--markdown", help="The table of the README.")]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
+MethodOption = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="METHOD",
+        autocompletion=complete_methods,
+        help="A method of `airvlm info methods`, as in air:keep=3, or vanilla for the model as it is.",
+    ),
 ]
+MethodsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        metavar="METHOD",
+        autocompletion=complete_methods,
+        help="A method of `airvlm info methods`, as in air:keep=3, or vanilla for the model as it is. Repeatable.",
+        show_default=DEFAULT_METHOD,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="OPTION=VALUE", help="Set an option of the method, as in weight=0.2. Repeatable."),
+]
+DataOption = Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="A folder of images.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Use at most N items.")]
+ObjectsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--objects",
+        metavar="FILE",
+        help='What the images in --data show: a JSON file such as {"a.jpg": ["cup", "dog"]}.',
+    ),
+]
+MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+
+
+def output_option(help: str) -> Any:
+    """The option for the file or folder that a command writes."""
+    return typer.Option("--output", "-o", metavar="PATH", help=help)
 
 
 @dataclass(frozen=True)
-class Choosing:
-    """One method."""
+class MethodOptions:
+    """One method and its options."""
 
-    method: Annotated[str, typer.Option("--method", help="One of `airvlm methods`; none for the model as it is.")] = (
-        "air"
-    )
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set a field of the method, as in --set top_q=64. May be repeated."),
-    ] = None
+    method: MethodOption = DEFAULT_METHOD
+    settings: SetOption = None
+
+
+_model_option: Any = functools.partial(typer.Option, rich_help_panel="Model options")
+_generation_option: Any = functools.partial(typer.Option, rich_help_panel="Generation options")
 
 
 @dataclass(frozen=True)
-class Loading:
+class ModelOptions:
     """Which model, and how it is loaded."""
 
     model: Annotated[
         str | None,
-        typer.Option(
+        _model_option(
             "--model",
             "-m",
-            help="photo or tiny (both inside the package), a folder, or a name on the model hub. Default: photo.",
+            metavar="NAME",
+            help="photo (photographs) or tiny (emoji scenes), both embedded; a folder; or a name on the hub.",
+            show_default="photo",
         ),
     ] = None
     adapter: Annotated[
-        str | None, typer.Option("--adapter", help="A LoRA to put on the model (needs airvlm\\[lora]).")
+        str | None, _model_option("--adapter", metavar="PATH", help="A LoRA to merge (needs airvlm[lora]).")
     ] = None
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float32, float16, bfloat16 or auto.")] = None
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps, ...")] = None
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16", "auto"] | None,
+        _model_option("--dtype", help="Type of the weights.", show_default="float32 on a CPU, else the checkpoint's"),
+    ] = None
+    device: Annotated[
+        str | None,
+        _model_option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, mps, ...", show_default="a GPU, or cpu"),
+    ] = None
     device_map: Annotated[
         str | None,
-        typer.Option(
+        _model_option(
             "--device-map",
-            help="Spread the weights over devices: auto, balanced, sequential (needs airvlm\\[offload]).",
+            metavar="MAP",
+            help="Spread the weights over devices: auto, balanced or sequential (needs airvlm[offload]).",
         ),
     ] = None
-    quantise: Annotated[
+    quantize: Annotated[
         Literal["4bit", "8bit"] | None,
-        typer.Option("--quantise", "--quantize", help="Load the weights in fewer bits (needs airvlm\\[quantise])."),
+        _model_option("--quantize", help="Load the weights in 4 or 8 bits (needs bitsandbytes)."),
     ] = None
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let the model's own repository run its code.")
+        bool, _model_option("--trust-remote-code", help="Run code that comes with the checkpoint.")
     ] = False
     allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="Load a checkpoint that lacks weights, which is an error else."),
+        bool, _model_option("--allow-missing", help="Allow missing weights (they are randomly initialized).")
     ] = False
 
 
 @dataclass(frozen=True)
-class Asking(Loading):
-    """A question about images, and how its answer is decoded."""
+class GenerationOptions:
+    """How an answer is generated."""
 
-    more_images: Annotated[
-        list[str] | None,
-        typer.Option("--image", "-i", help="One more image, after the first. May be repeated."),
-    ] = None
-    allow_urls: Annotated[bool, typer.Option("--allow-urls", help="Let images come from http(s) addresses.")] = False
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Most tokens that an answer may have.")
+        int, _generation_option("--max-new-tokens", metavar="N", min=1, help="Maximum number of generated tokens.")
     ] = 64
     temperature: Annotated[
         float | None,
-        typer.Option("--temperature", min=0.0, help="Sample at this temperature; 0, or nothing, is greedy."),
+        _generation_option(
+            "--temperature", metavar="T", min=0.0, help="Sample at this temperature.", show_default="greedy"
+        ),
     ] = None
     top_p: Annotated[
         float | None,
-        typer.Option("--top-p", min=0.0, max=1.0, help="Sample from the likeliest tokens of this mass."),
+        _generation_option(
+            "--top-p", metavar="P", min=0.0, max=1.0, help="Sample from the likeliest tokens with this total."
+        ),
     ] = None
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Of the sampling: the same seed, the same answer.")
-    ] = None
+    seed: Annotated[int | None, _generation_option("--seed", metavar="N", min=0, help="Seed of the sampling.")] = None
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End the answer with this text. May be repeated.")
+        list[str] | None, _generation_option("--stop", metavar="TEXT", help="End the answer at this text. Repeatable.")
     ] = None
 
 
-@dataclass(frozen=True)
-class Evaluating(Loading):
-    """The questions of tasks, and where their answers are kept."""
-
-    split: Annotated[
-        Literal["test", "validation", "calibration"],
-        typer.Option("--split", help="Which part of a task's items."),
-    ] = "test"
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")] = None
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer. Default: the task's own."),
-    ] = None
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="The benchmark's files and images; built-in tasks need none."),
-    ] = None
-    objects: Annotated[
-        Path | None,
-        typer.Option(
-            "--objects",
-            help="Labels of your own images in --data, for chair and pope: JSON of image -> [object names].",
-        ),
-    ] = None
-    variant: VariantOption = None
-    out_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Where answers are kept; the same command on the same folder resumes. Default: airvlm-runs/MODEL.",
-        ),
-    ] = None
-
-
-def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command as typer reads it: each group among its parameters stands for the options inside."""
+def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command as typer reads it: in place of each group the options inside it."""
     # commands may postpone their annotations, so as to import nothing for a type
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {name: p.default for name, p in signature.parameters.items() if is_dataclass(p.default)}
@@ -203,3 +199,54 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
     flat.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
     return flat
+
+
+# -- options of `airvlm evaluate` and its relatives
+
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", help="A named variant of the task's parser or protocol.")
+]
+BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Batch size.")]
+CurveOption = Annotated[
+    bool,
+    typer.Option(
+        "--curve/--no-curve",
+        help="Draw the trivial control's curve, for columns at equal recall (or yes-ratio).",
+    ),
+]
+ShardOption = Annotated[str | None, typer.Option("--shard", help="Run shard i of n (e.g. 0/4).")]
+RayOption = Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option("--ray-address", help="Address of a running Ray cluster ('auto' to detect)."),
+]
+
+
+@dataclass(frozen=True)
+class Evaluating(ModelOptions):
+    """The questions of tasks, and where their answers are kept."""
+
+    split: Annotated[
+        Literal["test", "validation", "calibration"],
+        typer.Option("--split", help="Which part of a task's items."),
+    ] = "test"
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")] = None
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", min=1, help="Maximum number of generated tokens. Default: the task's own."),
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The benchmark's files and images; built-in tasks need none."),
+    ] = None
+    objects: ObjectsOption = None
+    variant: VariantOption = None
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where answers are kept; the same command on the same folder resumes."),
+    ] = None
+
+
+Loading = ModelOptions
+Choosing = MethodOptions
+grouped = expand_groups

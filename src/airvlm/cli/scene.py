@@ -1,64 +1,56 @@
-"""`airvlm scene`: a new scene of the embedded model's world, drawn with its truth."""
+"""`airvlm scene`: draw an emoji scene, with its ground truth."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from airvlm.cli.console import emit, out
-from airvlm.cli.look import check_output
-from airvlm.cli.options import JsonOption, OutputOption
-
-if TYPE_CHECKING:
-    from airvlm.tiny.world import Scene
+from airvlm.cli.common import DESCRIPTION_TAG, SCENE_MARK, check_drawing_path
+from airvlm.cli.console import emit, print_columns
+from airvlm.cli.options import JsonOption, output_option
 
 __all__ = ["scene"]
 
-SIDE = 448  # pixels of a scene, as the embedded model's evaluation has them
-
 
 def scene(
-    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same scene.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The same seed draws the same scene.")] = 0,
     context: Annotated[
-        str | None, typer.Option("--context", help="kitchen, street, beach, farm, ... Default: the seed's.")
+        str | None,
+        typer.Option("--context", metavar="NAME", help="kitchen, street, beach, farm, ...", show_default="random"),
     ] = None,
-    output: OutputOption = Path("scene.png"),
-    side: Annotated[int, typer.Option("--side", min=32, max=4096, help="Pixels a side.")] = SIDE,
+    output: Annotated[Path, output_option("The image: .png, .jpg or .webp.")] = Path("scene.png"),
+    side: Annotated[int, typer.Option("--side", metavar="N", min=32, max=4096, help="Width and height.")] = 448,
     json: JsonOption = False,
 ) -> None:
-    """Draw a new scene of the embedded model's world, with its truth.
+    """Draw an emoji scene for the model tiny, with its ground truth.
 
-    [bold]Examples[/bold]
+    Scenes are what the embedded model tiny was trained on. One object in eight is not typical of its context: a kitchen
+    may also hold a train.
 
-    airvlm scene --seed 7 --context kitchen --output kitchen.png
-
-    airvlm scene --seed 7 && airvlm describe scene.png
+    \b
+    Examples:
+      airvlm scene --seed 5 --context kitchen --output kitchen.png
+      airvlm ask kitchen.png --model tiny
     """
+    from PIL import Image
+
     from airvlm.tiny.drawing import draw
+    from airvlm.tiny.grammar import count_phrase, place_phrase
     from airvlm.tiny.world import compose
 
-    check_output(output)
+    check_drawing_path(output)
     composed = compose(seed, context)
-    draw(composed, side).save(output)
+    mark = Image.Exif()
+    mark[DESCRIPTION_TAG] = f"{SCENE_MARK}, seed {seed}"
+    draw(composed, side).save(output, exif=mark)
     if json:
         emit({"output": str(output), **composed.to_json()})
         return
-    console = out()
-    shown = f"{composed.context}, {composed.colour} background"
-    console.print(escape(f"written: {output} ({shown})"), soft_wrap=True)
-    for line in truth(composed):
-        console.print(f"  {line}")
-
-
-def truth(scene: Scene) -> list[str]:
-    """What the scene shows, a line for each kind of object."""
-    from airvlm.tiny.grammar import counted, places
-
-    lines = []
-    for name in scene.names:
-        objects = [placed for placed in scene.objects if placed.name == name]
-        lines.append(f"{counted(name, len(objects))} {places(objects)}")
-    return lines
+    print(f"written: {output} ({composed.context}, {composed.color} background)")
+    rows = []
+    for name in composed.names:
+        objects = [placed for placed in composed.objects if placed.name == name]
+        rows.append((count_phrase(name, len(objects)), place_phrase(objects)))
+    print_columns(rows, indent=2)
