@@ -7,55 +7,55 @@ import torch
 from PIL import Image
 
 from airvlm.methods import VAF, CropBlend
-from airvlm.runtime.row_images import WrongImages, _assigned, _shares
-from tests import tiny_models
+from airvlm.runtime.row_images import WrongImages, _assign_rows, _split_positions
+from airvlm.testing import small_models
+from tests.all_families import FAMILIES
 
 
 def images(*sizes: tuple[int, int]) -> list[Any]:
     return [Image.new("RGB", size) for size in sizes]
 
 
-def test_each_run_of_image_tokens_is_a_image() -> None:
-    parts = _shares(torch.tensor([1, 2, 3, 6, 7]), images((8, 8), (4, 4)))
+def test_each_run_of_image_tokens_is_an_image() -> None:
+    parts = _split_positions(torch.tensor([1, 2, 3, 6, 7]), images((8, 8), (4, 4)))
     assert parts is not None
     assert [part.tolist() for part in parts] == [[1, 2, 3], [6, 7]]
 
 
 def test_images_side_by_side_of_one_size_share_their_tokens_equally() -> None:
-    parts = _shares(torch.arange(6), images((8, 8), (8, 8)))
+    parts = _split_positions(torch.arange(6), images((8, 8), (8, 8)))
     assert parts is not None
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_tiles_of_unlike_images_are_matched_together() -> None:
-    assert _shares(torch.tensor([0, 1, 4, 5, 8, 9]), images((8, 8), (8, 4))) is None
+def test_tiles_of_images_of_different_shapes_stay_together() -> None:
+    assert _split_positions(torch.tensor([0, 1, 4, 5, 8, 9]), images((8, 8), (8, 4))) is None
 
 
 @pytest.mark.parametrize(
     ("given", "counts", "expected"),
     [
-        ([1, 0, 2], [5, 0, 9], [1, 0, 2]),  # one entry a row
-        ([1, 2], [5, 0, 9], [1, 0, 2]),  # one a row with image tokens
+        ([1, 0, 2], [5, 0, 9], [1, 0, 2]),  # one entry per row
+        ([1, 2], [5, 0, 9], [1, 0, 2]),  # one per row with image tokens
         ([1, 1], [9], [2]),  # all of the only row
     ],
 )
-def test_entries_go_to_rows(given: list[int], counts: list[int], expected: list[int]) -> None:
+def test_entries_are_assigned_to_rows(given: list[int], counts: list[int], expected: list[int]) -> None:
     items = [images(*[(8, 8)] * n) for n in given]
-    assert [len(row) for row in _assigned(items, counts)] == expected
+    assert [len(row) for row in _assign_rows(items, counts)] == expected
 
 
 # -- are they what the model was given?
 
 GREEDY = {"max_new_tokens": 2, "do_sample": False}
-AIR_ = CropBlend(weight=0.5, num_crops=3)
-COMPARED = list(tiny_models.FAMILIES)
+BLEND = CropBlend(weight=0.5, num_crops=3)
 
 
-def asked(family: str, *seeds: int, features: bool = False) -> tuple[Any, Any, Any]:
+def build_question(family: str, *seeds: int, features: bool = False) -> tuple[Any, Any, Any]:
     """A model, its processor, and the inputs of one question about each image."""
-    model, processor = tiny_models.shared(family)
-    rows = [("USER: <image> is there a fork ? ASSISTANT:", [tiny_models.sample_image(seed)]) for seed in seeds]
-    batch = dict(tiny_models.inputs(processor, rows))
+    model, processor = small_models.shared_model(family)
+    rows = [("USER: <image> is there a fork ? ASSISTANT:", [small_models.sample_image(seed)]) for seed in seeds]
+    batch = dict(small_models.build_inputs(processor, rows))
     if features:
         given = {k: v for k, v in batch.items() if k in ("pixel_values", "image_grid_thw")}
         with torch.no_grad():
@@ -64,67 +64,67 @@ def asked(family: str, *seeds: int, features: bool = False) -> tuple[Any, Any, A
     return model, processor, batch
 
 
-@pytest.mark.parametrize("family", COMPARED)
-def test_another_image_than_the_models_raises_before_any_token(family: str) -> None:
-    model, processor, batch = asked(family, 1, 2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_other_than_those_of_the_inputs_raise_before_any_token(family: str) -> None:
+    model, processor, batch = build_question(family, 1, 2)
     for wrong in ([3, 4], [2, 1], [1, 3]):
         with pytest.raises(WrongImages, match="not the images that the model was given"):
-            with AIR_(model, processor, images=[tiny_models.sample_image(seed) for seed in wrong]):
+            with BLEND(model, processor, images=[small_models.sample_image(seed) for seed in wrong]):
                 model.generate(**batch, **GREEDY)
-    with AIR_(model, processor, images=[tiny_models.sample_image(1), tiny_models.sample_image(2)]) as run:
+    with BLEND(model, processor, images=[small_models.sample_image(1), small_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 
 def test_a_plain_pass_is_compared_too() -> None:
-    model, processor, batch = asked("llava", 1)
+    model, processor, batch = build_question("llava", 1)
     with pytest.raises(WrongImages), torch.no_grad():
-        with AIR_(model, processor, images=[tiny_models.sample_image(2)]):
+        with BLEND(model, processor, images=[small_models.sample_image(2)]):
             model(**batch)
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
 def test_features_are_compared_with_those_of_the_images(family: str) -> None:
-    model, processor, batch = asked(family, 1, 2, features=True)
+    model, processor, batch = build_question(family, 1, 2, features=True)
     with pytest.raises(WrongImages):
-        with AIR_(model, processor, images=[tiny_models.sample_image(2), tiny_models.sample_image(1)]):
+        with BLEND(model, processor, images=[small_models.sample_image(2), small_models.sample_image(1)]):
             model.generate(**batch, **GREEDY)
-    with AIR_(model, processor, images=[tiny_models.sample_image(1), tiny_models.sample_image(2)]) as run:
+    with BLEND(model, processor, images=[small_models.sample_image(1), small_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 
-def test_a_second_call_with_other_images_brings_its_own_or_raises() -> None:
-    model, processor, first = asked("llava", 1)
-    _, _, second = asked("llava", 2)
-    with AIR_(model, processor, images=[tiny_models.sample_image(2)]) as run:
+def test_a_second_call_with_other_images_needs_them_to_be_set() -> None:
+    model, processor, first = build_question("llava", 1)
+    _, _, second = build_question("llava", 2)
+    with BLEND(model, processor, images=[small_models.sample_image(2)]) as run:
         expected = model.generate(**second, **GREEDY)
-    with AIR_(model, processor, images=[tiny_models.sample_image(1)]) as run:
+    with BLEND(model, processor, images=[small_models.sample_image(1)]) as run:
         model.generate(**first, **GREEDY)
         with pytest.raises(WrongImages, match=r"set run\.images"):
             model.generate(**second, **GREEDY)
-        run.images = [tiny_models.sample_image(2)]
+        run.images = [small_models.sample_image(2)]
         assert torch.equal(model.generate(**second, **GREEDY), expected)
 
 
-def test_half_precision_is_no_other_image() -> None:
-    model, processor = tiny_models.shared("llava", dtype=torch.bfloat16)
-    batch = tiny_models.inputs(processor, [("USER: <image> what ? ASSISTANT:", [tiny_models.sample_image(1)])])
+def test_half_precision_is_not_taken_for_another_image() -> None:
+    model, processor = small_models.shared_model("llava", dtype=torch.bfloat16)
+    batch = small_models.build_inputs(processor, [("USER: <image> what ? ASSISTANT:", [small_models.sample_image(1)])])
     batch = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in batch.items()}
-    with AIR_(model, processor, images=[tiny_models.sample_image(1)]) as run:
+    with BLEND(model, processor, images=[small_models.sample_image(1)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 
-def test_methods_that_read_no_image_need_none_and_compare_nothing() -> None:
-    model, processor, batch = asked("llava", 1)
-    with VAF()(model, processor, images=[tiny_models.sample_image(2)]) as run:
+def test_a_method_that_reads_no_image_compares_nothing() -> None:
+    model, processor, batch = build_question("llava", 1)
+    with VAF()(model, processor, images=[small_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 
-def test_the_comparison_may_be_left_out() -> None:
-    model, processor, batch = asked("llava", 1)
-    with AIR_(model, processor, images=[tiny_models.sample_image(2)], check_images=False) as run:
+def test_the_comparison_can_be_turned_off() -> None:
+    model, processor, batch = build_question("llava", 1)
+    with BLEND(model, processor, images=[small_models.sample_image(2)], check_images=False) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired

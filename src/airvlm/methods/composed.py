@@ -35,13 +35,14 @@ class Composed(Method):
     methods: tuple[Method, ...] = option((), "the methods, in the order in which they act")
 
     def __init__(self, *parts: Method, methods: Sequence[Method] = ()) -> None:
-        chosen = (*parts, *methods)
-        if not chosen:
-            raise ValueError("a composition needs methods: Composed(CropBlend(), VAF())")
-        for part in chosen:
+        chosen: list[Method] = []
+        for part in (*parts, *methods):
             if not isinstance(part, Method):
                 raise TypeError(f"Composed takes methods, not {type(part).__name__}; leave None (vanilla) out")
-        object.__setattr__(self, "methods", chosen)
+            chosen += part.methods if isinstance(part, Composed) else (part,)  # one list: the order is all that counts
+        if len(chosen) < 2:
+            raise ValueError("a composition needs two methods or more: Composed(CropBlend(), VAF())")
+        object.__setattr__(self, "methods", tuple(chosen))
 
     @property
     def label(self) -> str:

@@ -58,18 +58,22 @@ class CropControlMethod(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         inner = self.method
-        if not isinstance(inner, CropMethod):
-            raise ValueError(f"{self.name}({inner.label}): {inner.name} uses no crops, so there is nothing to control")
-        if inner.disabled_reason is not None:
-            raise ValueError(f"{self.name}({inner.label}): {inner.name} does nothing, because {inner.disabled_reason}")
-        if inner.num_crops == 0:
-            raise ValueError(f"{self.name}({inner.label}): num_crops = 0, so there is nothing to control")
-        if self.selects and inner.keeps_all_crops:
-            half = max(1, inner.num_crops // 2)
-            raise ValueError(
-                f"{self.name}({inner.label}): {inner.name} keeps all {inner.num_crops} crops here, so selecting others "
-                f"changes nothing. Give it a rule, as in {self.name}({inner.name}:keep={half})"
+        if isinstance(inner, Wrapper):
+            problem = f"{inner.name} is a control itself; wrap the method inside it"
+        elif not isinstance(inner, CropMethod):
+            problem = f"{inner.name} uses no crops, so there is nothing to control"
+        elif inner.disabled_reason is not None:
+            problem = f"{inner.name} does nothing, because {inner.disabled_reason}"
+        elif inner.num_crops == 0 or inner.evidence_spec().keep == 0:
+            problem = f"{inner.name} uses no crops with these options, so there is nothing to control"
+        elif self.selects and inner.keeps_all_crops:
+            problem = (
+                f"{inner.name} keeps all {inner.num_crops} crops here, so selecting others changes nothing. Give it a "
+                f"rule, as in {self.name}({inner.name}:keep={max(1, inner.num_crops // 2)})"
             )
+        else:
+            return
+        raise ValueError(f"{self.name}({inner.label}): {problem}")
 
     def crop_control(self) -> CropControl:
         """How the evidence is changed."""

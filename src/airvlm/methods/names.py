@@ -54,14 +54,21 @@ BUILT_IN: tuple[type[Method], ...] = (
 VANILLA = ("vanilla", "none")  # the model as it is
 
 
-def _adopt(name: str, thing: Any, package: str) -> type[Method]:
-    """Check what an entry point or a path names: a Method class."""
+def _check_class(thing: Any) -> type[Method]:
+    """What an entry point or a path names, which must be a Method class."""
     if not (isinstance(thing, type) and issubclass(thing, Method) and dataclasses.is_dataclass(thing)):
         raise TypeError(f"{thing!r} is not a method: a frozen dataclass that derives from airvlm.Method")
     if not thing.name:
         raise TypeError(f"{thing.__qualname__} has no name: give it `name: ClassVar[str] = ...`")
     thing()  # its defaults must be valid
     return thing
+
+
+def _adopt(name: str, thing: Any, package: str) -> type[Method]:
+    kind = _check_class(thing)
+    if kind.name != name:
+        raise TypeError(f"its name is {kind.name!r}, and the entry point's name must be the same")
+    return kind
 
 
 METHODS: Registry[type[Method]] = Registry("airvlm.methods", {kind.name: kind for kind in BUILT_IN}, _adopt)
@@ -133,8 +140,10 @@ def parse_method(text: str) -> Method | None:
     text = text.strip()
     parts = split_top_level(text, "+")
     if len(parts) > 1:
-        found = [parse_method(part) for part in parts]
-        return Composed(*[method for method in found if method is not None])
+        found = [method for part in parts if (method := parse_method(part)) is not None]
+        if len(found) < len(parts):
+            raise ValueError(f"{text!r}: vanilla is the model as it is and cannot be combined with a method")
+        return Composed(*found)
     if text.startswith("@"):
         return _from_file(text)
     wrapper = re.match(r"([\w-]+)\((.*)\)(?::(.*))?$", text, re.DOTALL)
@@ -147,8 +156,9 @@ def parse_method(text: str) -> Method | None:
         return None
     path = re.match(rf"({_PATH})(?::(.*))?$", text, re.DOTALL)
     if name not in METHODS and path:
-        kind = _adopt(path[1], import_object(path[1]), name.split(".")[0])
-        METHODS.setdefault(kind.name, kind)
+        kind = _check_class(import_object(path[1]))
+        if METHODS.setdefault(kind.name, kind) is not kind:
+            raise ValueError(f"{path[1]}: its name {kind.name!r} is that of another method; give it a name of its own")
         options = parse_options(path[2] or "", text)
         _check_names(kind, options, path[1])
         return kind(**options)

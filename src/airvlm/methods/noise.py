@@ -1,7 +1,7 @@
-"""The noise of VCD's second image: the published diffusion schedule, drawn from a seed for each image.
+"""Diffusion noise on images, by VCD's published schedule and drawn from a seed for each image.
 
 An image's noise depends on its own pixels and the seed alone, so that results depend neither on the order of the
-questions nor on what else is in the batch. Knows nothing of models beyond the shapes their processors give.
+questions nor on what else is in the batch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["noised", "schedule"]
+__all__ = ["add_noise", "noise_schedule"]
 
 STEPS = 1000
 
 
-def schedule(step: int) -> tuple[float, float]:
+def noise_schedule(step: int) -> tuple[float, float]:
     """(signal, noise) weights at a step of 1000: sqrt(abar), sqrt(1 - abar); step 500 is (0.86, 0.51)."""
     if not 0 <= step < STEPS:
         raise ValueError(f"noise_step = {step}: the schedule has the steps 0 to {STEPS - 1}")
@@ -28,12 +28,19 @@ def schedule(step: int) -> tuple[float, float]:
     return math.sqrt(abar), math.sqrt(1 - abar)
 
 
-def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, Any]:
-    """The image inputs with noise on `pixel_values`; seed None draws from the global generator, as published."""
-    signal, weight = schedule(step)
+def add_noise(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, Any]:
+    """The image inputs with noise on `pixel_values`.
+
+    Args:
+        inputs: as the processor makes them: `pixel_values`, and `image_grid_thw` or `image_sizes` where a family has
+            them.
+        step: of the schedule.
+        seed: of the noise; None draws from the global generator, as published.
+    """
+    signal, weight = noise_schedule(step)
 
     def one(x: Tensor) -> Tensor:
-        return (signal * x.float() + weight * _drawn(x, seed)).to(x.dtype)
+        return (signal * x.float() + weight * _draw(x, seed)).to(x.dtype)
 
     given = inputs["pixel_values"]
     new: Any
@@ -57,7 +64,7 @@ def noised(inputs: Mapping[str, Any], step: int, seed: int | None) -> dict[str, 
     return {**inputs, "pixel_values": new.to(given.device)}
 
 
-def _drawn(x: Tensor, seed: int | None) -> Tensor:
+def _draw(x: Tensor, seed: int | None) -> Tensor:
     if seed is None:
         return torch.randn_like(x, dtype=torch.float32)
     content = x.detach().float().cpu().contiguous().numpy().tobytes()

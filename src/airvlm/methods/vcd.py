@@ -1,6 +1,6 @@
-"""VCD: visual contrastive decoding (CVPR 2024). What a noised image also makes likely is held against the answer.
+"""VCD: visual contrastive decoding (CVPR 2024). What a noisy image also makes likely is subtracted.
 
-Every pass runs twice, with the image and with a noised one; the logits become (1 + alpha) l - alpha l' where l is
+Every pass runs twice, with the image and with a noisy one; the logits become (1 + alpha) l - alpha l' where l is
 plausible, l >= max l + log beta, and nothing elsewhere. The second stream has a cache of its own, follows beams, and
 is seen by no other method. Rows without an image are left alone.
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from airvlm.methods.base import Method, option
-from airvlm.methods.noise import noised
+from airvlm.methods.noise import add_noise
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention, token_chunks
 from airvlm.runtime.streams import SecondStream
 
@@ -50,7 +50,7 @@ class VCD(Method):
     paper: ClassVar[str | None] = (
         "Mitigating object hallucinations by visual contrastive decoding (CVPR 2024, arXiv 2311.16922)"
     )
-    summary: ClassVar[str] = "subtracts what the model would say of a noised image"
+    summary: ClassVar[str] = "subtracts what the model would say of a noisy image"
     site: ClassVar[str] = "logits"
     cost: ClassVar[str] = "2 passes"
     needs_pixels: ClassVar[bool] = True
@@ -95,7 +95,7 @@ class Contrasting(Intervention):
         self.sampling = True  # or a plain pass
         seed = None if method.faithful else method.seed
         self.stream = SecondStream(
-            method.name, context.parts.model, lambda images: noised(images, method.noise_step, seed)
+            method.name, context.parts.model, lambda images: add_noise(images, method.noise_step, seed)
         )
 
     def open(self, stack: ExitStack) -> None:

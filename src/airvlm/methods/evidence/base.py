@@ -49,8 +49,9 @@ class CropMethod(Method):
     def keeps_all_crops(self) -> bool:
         """Whether the options select every crop, so that there is nothing to select differently."""
         spec = self.evidence_spec()
-        rules = (spec.tau, spec.keep, spec.quantile)
-        return rules == (None, None, None) or (spec.keep is not None and spec.keep >= self.num_crops)
+        if spec.keep is not None:
+            return spec.keep >= self.num_crops
+        return spec.quantile == 1 or (spec.quantile is None and spec.tau is None)
 
     def start(self, context: Context, control: CropControl = NO_CONTROL) -> CropIntervention:
         """What acts during one session, with the evidence changed by a control."""

@@ -23,7 +23,7 @@ from airvlm.inputs.shrink import LARGE, reduce_for_crops, usable_side
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.row_images import AnyImage
 
-__all__ = ["Box", "CropPlan", "CropTokens", "Layout", "crop_boxes", "encode_crops"]
+__all__ = ["Box", "CropPlan", "CropTokens", "Layout", "crop_boxes", "encode_crops", "pad_crops"]
 
 Layout = Literal["windows", "random"]
 OVERLAP = 1.5  # a window is this many times its cell, so that an object cut by one window is whole in another
@@ -176,6 +176,8 @@ def _encode(parts: ModelParts, processor: Any, images: list[AnyImage], plan: Cro
     cut: list[Any] = []
     for image, boxes in zip(images, layouts, strict=True):
         if isinstance(image, Tensor):
+            if plan.shrunk:
+                raise ValueError("shrunk-crops: these crops are cut from the model's own pixels already; pass images=")
             cut += _crop_tensor(image, boxes)
             continue
         source: Image.Image = image
@@ -197,12 +199,13 @@ def _encode(parts: ModelParts, processor: Any, images: list[AnyImage], plan: Cro
         )
     own = iter(tokens)
     return [
-        _pad_crops(boxes, size, [next(own) for _ in boxes], parts.hidden_size)
+        pad_crops(boxes, size, [next(own) for _ in boxes], parts.hidden_size)
         for size, boxes in zip(sizes, layouts, strict=True)
     ]
 
 
-def _pad_crops(boxes: list[Box], size: tuple[int, int], tokens: list[Tensor], d: int) -> CropTokens:
+def pad_crops(boxes: list[Box], size: tuple[int, int], tokens: list[Tensor], d: int) -> CropTokens:
+    """One image's crops as a padded tensor, from the tokens (N, d) of each crop."""
     lengths = [len(own) for own in tokens]
     if not tokens:
         return CropTokens((), size, torch.zeros(0, 0, d), None)

@@ -1,4 +1,4 @@
-"""Laws of prototype reduction."""
+"""Prototype reduction: the farthest tokens from the mean."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airvlm.methods.evidence.prototypes import how_many, prototypes
+from airvlm.methods.evidence.prototypes import select_prototypes
 
 
 def tokens(*shape, seed=0):
@@ -15,7 +15,7 @@ def tokens(*shape, seed=0):
 
 def test_the_kept_tokens_are_the_farthest_from_the_mean_as_numpy_says():
     Z = tokens(3, 20, 8)
-    kept = prototypes(Z, 5)
+    kept = select_prototypes(Z, 5)
     for z, indices in zip(Z.numpy(), kept.indices.numpy()):
         d = np.linalg.norm(z - z.mean(0), axis=1)
         assert set(indices) == set(np.argsort(-d)[:5])
@@ -23,19 +23,19 @@ def test_the_kept_tokens_are_the_farthest_from_the_mean_as_numpy_says():
 
 
 def test_q_above_k_keeps_every_token_once():
-    kept = prototypes(tokens(2, 6, 4), 50)
+    kept = select_prototypes(tokens(2, 6, 4), 50)
     assert kept.indices.tolist() == [list(range(6))] * 2
     assert kept.mask.all()
 
 
 @pytest.mark.parametrize("q", [0, 3])
 def test_no_tokens_and_no_prototypes_are_defined(q):
-    assert prototypes(tokens(2, 0, 4), q).indices.shape == (2, 0)
-    assert prototypes(tokens(2, 5, 4), 0).gather(tokens(2, 5, 4)).shape == (2, 0, 4)
+    assert select_prototypes(tokens(2, 0, 4), q).indices.shape == (2, 0)
+    assert select_prototypes(tokens(2, 5, 4), 0).gather(tokens(2, 5, 4)).shape == (2, 0, 4)
 
 
 def test_constant_tokens_keep_the_first_ones():
-    kept = prototypes(torch.ones(1, 9, 4), 3)
+    kept = select_prototypes(torch.ones(1, 9, 4), 3)
     assert kept.indices.tolist() == [[0, 1, 2]]
 
 
@@ -43,17 +43,17 @@ def test_masked_tokens_neither_count_nor_move_the_mean():
     Z = tokens(1, 10, 4)
     padded = torch.cat([Z, torch.full((1, 5, 4), torch.nan)], 1)
     mask = torch.arange(15)[None] < 10
-    kept = prototypes(padded, 4, mask)
-    assert torch.equal(kept.indices, prototypes(Z, 4).indices)
-    few = prototypes(padded, 12, mask)
+    kept = select_prototypes(padded, 4, mask)
+    assert torch.equal(kept.indices, select_prototypes(Z, 4).indices)
+    few = select_prototypes(padded, 12, mask)
     assert few.mask.sum() == 10 and few.gather(padded).isfinite().all()
 
 
 def test_a_batch_with_its_own_count_per_row_equals_its_rows_alone():
     Z = tokens(3, 12, 6)
-    together = prototypes(Z, torch.tensor([2, 5, 12]))
+    together = select_prototypes(Z, torch.tensor([2, 5, 12]))
     for row, q in enumerate([2, 5, 12]):
-        alone = prototypes(Z[row], q)
+        alone = select_prototypes(Z[row], q)
         assert torch.equal(together.indices[row][together.mask[row]], alone.indices)
 
 
@@ -62,27 +62,12 @@ def test_a_batch_with_its_own_count_per_row_equals_its_rows_alone():
 def test_permuting_the_tokens_permutes_the_choice(K, q, seed):
     Z = tokens(K, 5, seed=seed)
     order = torch.randperm(K, generator=torch.Generator().manual_seed(seed))
-    chosen = {tuple(z.tolist()) for z in prototypes(Z, q).gather(Z)}
-    assert chosen == {tuple(z.tolist()) for z in prototypes(Z[order], q).gather(Z[order])}
+    chosen = {tuple(z.tolist()) for z in select_prototypes(Z, q).gather(Z)}
+    assert chosen == {tuple(z.tolist()) for z in select_prototypes(Z[order], q).gather(Z[order])}
     assert len(chosen) == min(q, K)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_tokens_are_measured_in_single_precision(dtype):
     Z = (tokens(1, 30, 64) * 400).to(dtype)  # squared distances pass 65504
-    assert torch.equal(prototypes(Z, 7).indices, prototypes(Z.float(), 7).indices)
-
-
-@pytest.mark.parametrize(("q", "K", "Q"), [(100, 576, 100), (100, 64, 64), (0.5, 64, 32), (1.0, 7, 7), (1, 7, 1)])
-def test_q_is_a_count_or_a_fraction(q, K, Q):
-    assert how_many(q, K) == Q
-
-
-@pytest.mark.parametrize("q", [-1, 1.5, True])
-def test_a_senseless_q_is_refused(q):
-    with pytest.raises(ValueError, match="top_q"):
-        how_many(q, 10)
-
-
-def test_a_small_fraction_keeps_at_least_one_token():
-    assert how_many(0.001, 10) == 1
+    assert torch.equal(select_prototypes(Z, 7).indices, select_prototypes(Z.float(), 7).indices)

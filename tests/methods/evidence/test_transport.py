@@ -1,4 +1,4 @@
-"""Laws of the transport, and POT as its oracle."""
+"""Entropic transport: its laws, and POT as the reference."""
 
 import numpy as np
 import ot
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from airvlm import VLM, tiny
-from airvlm.methods.air import transport
+from airvlm.methods.evidence import transport
 from airvlm.methods.evidence.crops import crop_boxes
 from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
 

@@ -1,30 +1,25 @@
-"""Blocks and threads: one thread at a time, nothing mixed, nothing vanilla without a word."""
+"""Open sessions and threads: one thread at a time, no call under a method it did not ask for, none without its own."""
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import TextIteratorStreamer
 
 from airvlm.methods import VAF, CropBlend
-from airvlm.methods.base import option
-from airvlm.methods.templates import FeedForwardMethod, LogitsMethod, VisualTokenMethod
-from airvlm.runtime.intervention import Context
 from airvlm.runtime.session import ModelInUseError
-from tests import tiny_models
+from airvlm.testing import small_models
 
 GREEDY = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
 
 
 @pytest.fixture
 def llava() -> Any:
-    model, processor = tiny_models.build("llava")
-    rows = tiny_models.rows()[:1]
-    return model, processor, tiny_models.inputs(processor, rows), [list(rows[0][1])]
+    model, processor = small_models.build("llava")
+    rows = small_models.sample_rows()[:1]
+    return model, processor, small_models.build_inputs(processor, rows), [list(rows[0][1])]
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -43,7 +38,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def test_a_block_of_another_thread_is_refused_and_leaves_nothing(llava: Any) -> None:
+def test_a_session_of_another_thread_is_refused_and_leaves_nothing_behind(llava: Any) -> None:
     model, processor, batch, images = llava
 
     def other() -> None:
@@ -53,14 +48,14 @@ def test_a_block_of_another_thread_is_refused_and_leaves_nothing(llava: Any) -> 
     with CropBlend()(model, processor, images=images) as run:
         refused = in_thread(other)
         model.generate(**batch, **GREEDY)
-    assert isinstance(refused, ModelInUseError) and "MainThread has a block of air open" in str(refused)
+    assert isinstance(refused, ModelInUseError) and "thread MainThread has crop-blend active" in str(refused)
     assert run.report.fired
     assert "generate" not in vars(model) and not model._forward_pre_hooks
     assert in_thread(other) is None
 
 
 @pytest.mark.parametrize("call", ["generate", "forward"])
-def test_a_plain_call_of_another_thread_raises_instead_of_getting_the_methods_evidence(llava: Any, call: str) -> None:
+def test_a_call_of_another_thread_is_refused_instead_of_running_under_the_method(llava: Any, call: str) -> None:
     model, processor, batch, images = llava
     before = model.generate(**batch, **GREEDY)
 
@@ -70,29 +65,29 @@ def test_a_plain_call_of_another_thread_raises_instead_of_getting_the_methods_ev
     with CropBlend(weight=0.9)(model, processor, images=images) as run:
         refused = in_thread(plain)
         model.generate(**batch, **GREEDY)
-    assert isinstance(refused, ModelInUseError) and "block of air" in str(refused)
+    assert isinstance(refused, ModelInUseError) and "has crop-blend active" in str(refused)
     assert run.report.fired
     assert torch.equal(in_thread(lambda: model.generate(**batch, **GREEDY)), before)
 
 
-def test_a_generate_taken_inside_a_block_raises_after_it(llava: Any) -> None:
+def test_generate_looked_up_inside_a_block_raises_after_it(llava: Any) -> None:
     model, processor, batch, images = llava
     with CropBlend()(model, processor, images=images):
         taken = model.generate
         taken(**batch, **GREEDY)
-    with pytest.raises(ModelInUseError, match="taken inside a block of air, which has ended"):
+    with pytest.raises(ModelInUseError, match="looked up inside a block of crop-blend that has ended"):
         taken(**batch, **GREEDY)
     with VAF()(model):
-        with pytest.raises(ModelInUseError, match="which has ended"):
+        with pytest.raises(ModelInUseError, match="that has ended"):
             taken(**batch, **GREEDY)
         with CropBlend()(model, processor, images=images):
             inner = model.generate
-        with pytest.raises(ModelInUseError, match="of air, which has ended"):
+        with pytest.raises(ModelInUseError, match="of crop-blend that has ended"):
             inner(**batch, **GREEDY)
         model.generate(**batch, **GREEDY)
 
 
-def test_a_stream_in_a_thread_that_was_given_the_blocks_generate_works(llava: Any) -> None:
+def test_a_thread_that_was_given_the_generate_of_the_block_may_stream(llava: Any) -> None:
     model, processor, batch, images = llava
     with CropBlend(weight=0.5)(model, processor, images=images):
         expected = model.generate(**batch, **GREEDY)
@@ -107,7 +102,7 @@ def test_a_stream_in_a_thread_that_was_given_the_blocks_generate_works(llava: An
     assert run.report.fired and run.calls == 2
 
 
-def test_a_second_block_waits_for_the_stream_of_the_first(llava: Any) -> None:
+def test_a_session_is_refused_while_a_stream_is_running(llava: Any) -> None:
     model, processor, batch, images = llava
     started, go_on = threading.Event(), threading.Event()
 
@@ -133,7 +128,7 @@ def test_a_second_block_waits_for_the_stream_of_the_first(llava: Any) -> None:
     assert run.report.fired
 
 
-def test_leaving_a_block_in_the_middle_of_a_stream_stops_it_and_raises(llava: Any) -> None:
+def test_ending_a_block_while_a_stream_runs_stops_the_stream_and_raises(llava: Any) -> None:
     model, processor, batch, images = llava
     before = model.generate(**batch, **GREEDY)
     started, go_on = threading.Event(), threading.Event()
@@ -152,7 +147,7 @@ def test_leaving_a_block_in_the_middle_of_a_stream_stops_it_and_raises(llava: An
             failed.append(error)
 
     handle = model.get_decoder().layers[0].register_forward_pre_hook(hold)
-    with pytest.raises(ModelInUseError, match="was left while generate ran"):
+    with pytest.raises(ModelInUseError, match="ended while generate was running"):
         with CropBlend()(model, processor, images=images) as run:
             thread = threading.Thread(target=work, args=(run.generate,))
             thread.start()
@@ -166,7 +161,7 @@ def test_leaving_a_block_in_the_middle_of_a_stream_stops_it_and_raises(llava: An
 
 
 @pytest.mark.parametrize("methods", [(CropBlend(weight=0.5), VAF()), (VAF(), VAF(enhance=0.9)), (VAF(), CropBlend())])
-def test_leaving_in_another_order_restores_everything_and_says_so(llava: Any, methods: Any) -> None:
+def test_ending_blocks_in_another_order_restores_everything_and_warns(llava: Any, methods: Any) -> None:
     model, processor, batch, images = llava
     before = model.generate(**batch, **GREEDY, return_dict_in_generate=True, output_logits=True).logits
     with methods[1](model, processor, images=images):
@@ -174,7 +169,7 @@ def test_leaving_in_another_order_restores_everything_and_says_so(llava: Any, me
     first, second = (method(model, processor, images=images) for method in methods)
     first.__enter__()
     second.__enter__()
-    with pytest.warns(RuntimeWarning, match="left before blocks that were opened after it"):
+    with pytest.warns(RuntimeWarning, match="ended before blocks that were opened after it"):
         first.__exit__(None, None, None)
     assert torch.equal(model(**batch).logits, alone)
     second.__exit__(None, None, None)
@@ -183,9 +178,9 @@ def test_leaving_in_another_order_restores_everything_and_says_so(llava: Any, me
     assert "generate" not in vars(model) and model.config._attn_implementation == "sdpa"
 
 
-def test_threads_with_models_of_their_own_do_not_meet(llava: Any) -> None:
+def test_threads_with_models_of_their_own_do_not_disturb_each_other(llava: Any) -> None:
     model, processor, batch, images = llava
-    other, _ = tiny_models.build("llava")
+    other, _ = small_models.build("llava")
 
     def work() -> Any:
         with VAF()(other) as run:
@@ -195,71 +190,3 @@ def test_threads_with_models_of_their_own_do_not_meet(llava: Any) -> None:
     with CropBlend()(model, processor, images=images):
         assert in_thread(work) is True
         model.generate(**batch, **GREEDY)
-
-
-# -- a whole method in a few lines
-
-
-@dataclass(frozen=True)
-class Steer(VisualTokenMethod):
-    """Adds a direction to the visual tokens."""
-
-    name: ClassVar[str] = "test-steer"
-    strength: float = option(0.5, "norm of the direction over the token's", low=0, off=0)
-
-    def visual_tokens(self, z: Tensor, context: Context) -> Tensor:
-        return z + self.strength * z.norm(dim=-1, keepdim=True) * torch.ones_like(z) / z.shape[-1] ** 0.5
-
-
-@dataclass(frozen=True)
-class Damp(FeedForwardMethod):
-    """Scales feed-forward outputs."""
-
-    name: ClassVar[str] = "test-damp"
-    factor: float = option(0.9, "of the output", low=0, off=1)
-    layers: tuple[int, int] | None = option(None, "those that are changed", span=True)
-
-    def feed_forward(self, x: Tensor, y: Tensor, layer: int, context: Context) -> Tensor:
-        return self.factor * y
-
-
-@dataclass(frozen=True)
-class Sharpen(LogitsMethod):
-    """Scales the logits."""
-
-    name: ClassVar[str] = "test-sharpen"
-    factor: float = option(2.0, "of the logits", above=0, off=1)
-
-    def next_logits(self, logits: Tensor, step: Any, context: Context) -> Tensor:
-        return self.factor * logits
-
-
-@pytest.mark.parametrize(
-    ("on", "off", "layers"),
-    [
-        (Steer(), Steer(0.0), (-1,)),
-        (Damp(layers=(1, 3)), Damp(1.0), (1, 2)),
-        (Sharpen(), Sharpen(1.0), ()),
-    ],
-    ids=lambda m: getattr(m, "name", None),
-)
-def test_a_template_does_rows_beams_off_and_the_report(on: Any, off: Any, layers: tuple[int, ...]) -> None:
-    model, processor = tiny_models.shared("qwen2_5_vl")
-    batch = tiny_models.inputs(processor, tiny_models.rows())
-    shows = [bool(images) for _, images in tiny_models.rows()]
-
-    def logits(method: Any, **options: Any) -> tuple[Tensor, Any]:
-        with method(model, processor) as run:
-            out = model.generate(**batch, **GREEDY, **options, return_dict_in_generate=True, output_logits=True)
-        return torch.stack(out.logits), run.report
-
-    vanilla = torch.stack(model.generate(**batch, **GREEDY, return_dict_in_generate=True, output_logits=True).logits)
-    idle, quiet = logits(off)
-    assert torch.equal(idle, vanilla) and quiet.silent and not quiet.fired
-    changed, report = logits(on)
-    assert [row.fired for row in report.rows] == shows and report.layers == layers
-    for row, acted in enumerate(shows):
-        assert torch.equal(changed[:, row], vanilla[:, row]) is not acted
-    _, report = logits(on, num_beams=2)
-    assert [row.fired for row in report.rows] == shows
-    torch.testing.assert_close(logits(on, use_cache=False)[0], changed, rtol=1e-3, atol=2e-3)

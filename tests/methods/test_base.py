@@ -1,0 +1,70 @@
+"""Method: a frozen, comparable configuration that describes itself."""
+
+import json
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from airvlm.methods import AIR, METHODS, VAF, CropBlend, RandomCrops
+from airvlm.methods.base import Method
+from airvlm.runtime.intervention import DECODING
+
+
+def test_a_method_is_a_frozen_comparable_key() -> None:
+    assert VAF(enhance=0.2) == VAF(enhance=0.2) != VAF(enhance=0.3)
+    assert len({VAF(enhance=0.2), VAF(enhance=0.2), VAF(enhance=0.3)}) == 2
+    assert VAF() != AIR()
+    with pytest.raises(FrozenInstanceError):
+        VAF().enhance = 2.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", METHODS.own.values(), ids=lambda kind: kind.name)
+def test_every_class_says_what_it_is(kind: type[Method]) -> None:
+    assert kind.name and kind.summary and kind.site and kind.cost
+    assert "transformers" in kind.engines
+    assert kind.paper is None or "arXiv" in kind.paper
+
+
+def test_only_methods_of_papers_name_a_paper() -> None:
+    assert {name for name, kind in METHODS.own.items() if kind.paper} == {"air", "memvr", "vaf", "vcd"}
+
+
+def test_every_decoding_mode_is_declared_by_default() -> None:
+    assert Method.decoding == DECODING == ("greedy", "sampling", "beams")
+    assert RandomCrops(CropBlend(keep=2)).decoding == DECODING
+
+
+def test_a_label_holds_the_options_that_differ_from_their_defaults() -> None:
+    assert CropBlend().label == "crop-blend"
+    assert CropBlend(keep=3, weight=0.4).label == "crop-blend:keep=3"
+    assert AIR(layers=(2, 4), strength=None).label == "air:strength=none,layers=(2,4)"
+    assert VAF(faithful=True).label == "vaf:faithful=true"
+    assert RandomCrops(CropBlend(keep=3), seed=2).label == "random-crops(crop-blend:keep=3):seed=2"
+
+
+def test_tuples_survive_json() -> None:
+    method = AIR(layers=(1, 3))
+    assert Method.from_json(json.loads(json.dumps(method.to_json()))) == method
+
+
+def test_a_method_without_start_says_what_is_missing() -> None:
+    class Empty(Method):
+        name = "test-empty"
+
+    with pytest.raises(NotImplementedError, match=r"Empty must define start\(self, context\), or use a template"):
+        Empty().start(None)  # type: ignore[arg-type]
+
+
+def test_a_calibration_file_is_a_method(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps({"method": CropBlend(weight=0.3).to_json(), "model": {"fingerprint": "abc"}}))
+    method = Method.load(path)
+    assert method == CropBlend(weight=0.3) and method.calibrated_on == "abc"
+    assert CropBlend(weight=0.3).calibrated_on is None
+    for text, message in [("[]", "is not a calibration file"), ("{}", "it has no 'method'"), ("{", "is not a calibr")]:
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            Method.load(path)
+    with pytest.raises(ValueError, match="No such file"):
+        Method.load(tmp_path / "nowhere.json")
