@@ -1,1 +1,1 @@
-"""Speed and memory, each against a peer or a limit in the same run."""
+"""Speed and memory of the methods, each as a ratio to vanilla, or to another implementation, in the same run."""

@@ -1,14 +1,11 @@
-"""What batching buys, and whether the defaults choose as well as a person would.
+"""What batching saves, and whether the defaults of `airvlm evaluate` are as fast as settings chosen by hand.
 
-Batching: the runner against the one-at-a-time loop of most evaluation scripts, on the same questions. Both use the
-embedded model (or --model), the same processor and the same greedy decoding; the answers must be equal, letter by
-letter. The loop keeps nothing between questions, as scripts do; the runner writes its store. Seconds are processor
-seconds, which a busy machine still disturbs, so that loop and runner take turns for some rounds. All ratios are
-printed, and their median is what counts.
+Batching: `vlm.batch` against a loop of `vlm.ask`, as in most evaluation scripts, on the same questions with the
+embedded emoji model (or --model) and greedy decoding. Answers must be equal letter by letter. Nothing is cached between
+questions of the loop, as in scripts. Loop and batches alternate.
 
-Defaults (--defaults): `airvlm evaluate` as it stands against workers and batch sizes set by hand, in seconds by the
-clock from start to end, on an otherwise quiet machine and beside a neighbour that keeps every core busy. The default
-should need at most a tenth more than the best.
+Defaults (--defaults): `airvlm evaluate` without options against workers and batch sizes chosen by hand, in wall-clock
+seconds of the whole command, on an otherwise idle machine and beside processes that keep every core busy.
 
     python -m experiments.speed.runner [--items 128] [--batch-size 32] [--rounds 3] [--task tiny-chair --task tiny-pope]
     python -m experiments.speed.runner --defaults [--items 384] [--rounds 1]
@@ -19,133 +16,93 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from airvlm import VLM
-from airvlm.evaluation.plan import Asked, ModelFacts, batches
-from airvlm.evaluation.resources import cores
-from airvlm.evaluation.runner import work
-from airvlm.evaluation.store import Store
-from airvlm.methods import parse_method
+from airvlm.inputs.cache import cache_of
 from airvlm.tasks import load_task
-
-TARGET = 4.0  # times the loop's throughput, on each task
-ALLOWED = 1.1  # times the best manual setting's seconds
-clock = time.process_time  # of this process over all its threads
+from experiments.speed import timing
 
 
-def one_at_a_time(vlm: Any, asked: Asked, method: Any) -> tuple[float, dict[str, str]]:
-    """Seconds and answers of the loop."""
-    texts, started = {}, clock()
-    for item in asked.items:
-        _forget(vlm)
-        cap = asked.generation["max_new_tokens"]
-        texts[item.id] = vlm.ask(item.image, asked.task.prompt(item), method=method, max_new_tokens=cap).text
-    return clock() - started, texts
+def compare_batching(given: argparse.Namespace) -> None:
+    """Batches against a loop."""
+    vlm = VLM.load(given.model or "tiny")
+    for name in given.task or ["tiny-chair", "tiny-pope"]:
+        task = load_task(name)
+        items = task.items(given.items or 128)
+        requests = [(item.image, task.prompt(item)) for item in items]
+        texts: dict[str, list[str]] = {}
+        how = {"method": given.method, "max_new_tokens": task.max_new_tokens}
+
+        def ask_each(requests=requests, texts=texts, how=how) -> None:  # type: ignore[no-untyped-def]  # closure
+            texts["loop"] = []
+            for image, question in requests:
+                cache_of(vlm.model).clear()
+                texts["loop"].append(vlm.ask(image, question, **how).text)
+
+        def ask_batches(requests=requests, texts=texts, how=how) -> None:  # type: ignore[no-untyped-def]  # closure
+            cache_of(vlm.model).clear()
+            answers = vlm.batch(requests, batch_size=given.batch_size, progress=False, **how)
+            texts["batch"] = [answer.text for answer in answers]
+
+        jobs = {
+            "batch": lambda job=ask_batches: timing.time_job(job),
+            "loop": lambda job=ask_each: timing.time_job(job),
+        }
+        taken = timing.interleave(jobs, given.rounds or 3)
+        different = sum(a != b for a, b in zip(texts["loop"], texts["batch"], strict=True))
+        if different:
+            raise SystemExit(f"{name}: batching changed {different} answers")
+        ratio = timing.show(timing.ratios(taken, "batch")["loop"], 1)
+        print(f"{name}, {len(items)} questions, {given.method}: batches are {ratio} times as fast; no answer differs")
 
 
-def in_batches(vlm: Any, asked: Asked, method: Any, size: int) -> tuple[float, dict[str, str]]:
-    """Seconds and answers of the runner."""
-    _forget(vlm)
-    with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
-        started = clock()
-        work(vlm, batches(asked, "method", method, ModelFacts.of(vlm), size), store)
-        seconds = clock() - started
-        return seconds, {record.question.item: record.text or "" for record in store}
-
-
-def _forget(vlm: Any) -> None:
-    """Throw away what the model has kept of images, as a fresh call of a script would not have it."""
-    vlm.builder.forget()
-
-
-def batching(chosen: argparse.Namespace) -> None:
-    """The runner against the loop."""
-    vlm, method = VLM.load(chosen.model or "tiny"), parse_method(chosen.method)
-    below = []
-    for name in chosen.task or ["tiny-chair", "tiny-pope"]:
-        asked = Asked.of(name, load_task(name), limit=chosen.items or 128)
-        warm = Asked.of(name, load_task(name), limit=2)
-        one_at_a_time(vlm, warm, method), in_batches(vlm, warm, method, 2)
-        ratios = []
-        for _ in range(chosen.rounds or 3):
-            loop, expected = one_at_a_time(vlm, asked, method)
-            batched, texts = in_batches(vlm, asked, method, chosen.batch_size)
-            different = sum(texts[key] != expected[key] for key in expected)
-            if different:
-                raise SystemExit(f"{name}: batching changed {different} answers")
-            ratios.append(loop / batched)
-        median = statistics.median(ratios)
-        print(
-            f"{name}, {len(asked.items)} questions, {chosen.method}: the runner gives {median:.1f} times as many "
-            f"answers a second (rounds: {', '.join(f'{ratio:.1f}' for ratio in ratios)}); no answer differs"
-        )
-        if median < TARGET:
-            below.append(name)
-    if below:
-        raise SystemExit(f"below the target of {TARGET:g} times: {', '.join(below)}")
-
-
-def defaults(chosen: argparse.Namespace) -> None:
-    """`airvlm evaluate` as it stands against settings by hand."""
+def compare_defaults(given: argparse.Namespace) -> None:
+    """`airvlm evaluate` without options against settings chosen by hand."""
+    cores = len(os.sched_getaffinity(0))
     settings: dict[str, list[str]] = {"default": []} | {
         f"--workers {w} --batch-size {b}": ["--workers", str(w), "--batch-size", str(b)]
-        for w in sorted({1, cores()})
+        for w in sorted({1, cores})
         for b in (16, 64)
     }
-    worst, rounds, started = 0.0, chosen.rounds or 1, time.perf_counter()
-    total, done = 2 * rounds * len(settings), 0
-    for busy in (0, cores()):
-        with neighbours(busy):
-            seconds: dict[str, list[float]] = {name: [] for name in settings}
-            for _ in range(rounds):  # in turns, so that what else happens meets all of them
-                for name, flags in settings.items():
-                    taken = evaluated(chosen, flags)
-                    seconds[name].append(taken)
-                    done += 1
-                    print(f"  {done} of {total}: {taken:.1f} s, {name}, {_where(busy)}", flush=True)
-        medians = {name: statistics.median(found) for name, found in seconds.items()}
-        best = min((name for name in medians if name != "default"), key=lambda name: medians[name])
-        ratio = medians["default"] / medians[best]
-        worst = max(worst, ratio)
-        print(f"{_where(busy)}: the default takes {ratio:.2f} times the seconds of the best setting by hand")
-        for name, value in medians.items():
-            print(f"  {value:7.1f} s  {name}{' (best by hand)' if name == best else ''}")
-    print(f"all of it took {(time.perf_counter() - started) / 60:.1f} minutes")
-    if worst > ALLOWED:
-        raise SystemExit(f"the default takes more than {ALLOWED:g} times the best setting's seconds")
+    for busy in (0, cores):
+        seconds: dict[str, list[float]] = {name: [] for name in settings}
+        with busy_processes(busy):
+            for _ in range(given.rounds or 1):
+                for name, options in settings.items():
+                    seconds[name].append(time_evaluate(given, options))
+                    print(f"  {seconds[name][-1]:.1f} s, {name}", flush=True)
+        best = min((name for name in seconds if name != "default"), key=lambda name: timing.median(seconds[name]))
+        over = {name: [a / b for a, b in zip(own, seconds[best], strict=True)] for name, own in seconds.items()}
+        rows = [[name, f"{timing.median(seconds[name]):.1f}", timing.show(own, 2)] for name, own in over.items()]
+        title = f"airvlm evaluate beside {busy} busy processes" if busy else "airvlm evaluate on an idle machine"
+        timing.print_table(title, ["setting", "seconds", "ratio to the best by hand: median [range]"], rows)
 
 
-def _where(busy: int) -> str:
-    return f"beside {busy} busy processes" if busy else "quiet"
-
-
-def evaluated(chosen: argparse.Namespace, flags: list[str]) -> float:
-    """Seconds of a whole command, from start to end."""
-    tasks = chosen.task or ["tiny-chair"]
-    model = ["--model", chosen.model or "tiny"]
-    command = [sys.executable, "-m", "airvlm", "evaluate", *tasks, *model, "--method", "air", "--no-curve"]
+def time_evaluate(given: argparse.Namespace, options: list[str]) -> float:
+    """Wall-clock seconds of the whole command."""
+    command = [sys.executable, "-m", "airvlm", "evaluate", *(given.task or ["tiny-chair"]), "--model"]
+    command += [given.model or "tiny", "--method", "crop-blend", "--no-curve", "--limit", str(given.items or 384)]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     with tempfile.TemporaryDirectory() as folder:
-        limit = ["--limit", str(chosen.items or 384), "--out", folder, "--json"]
         started = time.perf_counter()
-        done = subprocess.run([*command, *limit, *flags], capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [*command, "--out", folder, "--json", *options], capture_output=True, text=True, env=environment
+        )
         if done.returncode:
-            raise SystemExit(f"airvlm evaluate {' '.join(flags)} ended with {done.returncode}: {done.stderr[-500:]}")
+            raise SystemExit(f"airvlm evaluate {' '.join(options)} ended with {done.returncode}: {done.stderr[-500:]}")
         return time.perf_counter() - started
 
 
 @contextmanager
-def neighbours(count: int) -> Iterator[None]:
-    """Other processes that keep cores busy meanwhile."""
-    others = [multiprocessing.Process(target=_busy, args=[os.getpid()], daemon=True) for _ in range(count)]
+def busy_processes(count: int) -> Iterator[None]:
+    """Other processes that keep cores busy."""
+    others = [multiprocessing.Process(target=_keep_busy, args=[os.getpid()], daemon=True) for _ in range(count)]
     for other in others:
         other.start()
     try:
@@ -156,9 +113,9 @@ def neighbours(count: int) -> Iterator[None]:
             other.join()
 
 
-def _busy(until_gone: int) -> None:
-    """Ends with the benchmark, also where that is killed and cannot end it."""
-    while os.getppid() == until_gone:
+def _keep_busy(parent: int) -> None:
+    """Compute until the parent process is gone, also if it was killed."""
+    while os.getppid() == parent:
         sum(range(10_000))
 
 
@@ -171,8 +128,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--task", action="append", default=None)
     parser.add_argument("--method", default="vanilla")
-    chosen = parser.parse_args()
-    (defaults if chosen.defaults else batching)(chosen)
+    given = parser.parse_args()
+    (compare_defaults if given.defaults else compare_batching)(given)
 
 
 if __name__ == "__main__":

@@ -1,54 +1,47 @@
-"""The second question about an image, with AIR over without: crops and transport are kept, and should cost nothing.
+"""Cost of the second question about an image: crops and transport are cached, and should cost almost nothing.
 
-On the embedded model, whose whole answer takes milliseconds, and on a LLaVA of a quarter of the 7B model's widths (or
---scale 1: all of them), which is nearer to what users run. The image is new to no answer that is measured. Both ask in
-turns; seconds are of the processor where there is one thread, by the clock on the wall otherwise.
+Measured on the embedded emoji model, whose whole answer takes milliseconds, and on a LLaVA with a quarter of the 7B
+model's widths (or all of them: --scale 1), which is closer to what users run. Vanilla and crop-blend alternate.
 
-    python -m experiments.speed.second [--repeats 20] [--scale 4] [--layers 4]
+    python -m experiments.speed.second [--rounds 20] [--scale 4] [--layers 4]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from airvlm import AIR, VLM
+from airvlm import VLM, CropBlend, Method
 from airvlm.bench.efficiency import Subject, vlm_subject, wide_subject
 from airvlm.bench.wide import WideLlava
-from airvlm.methods.base import Method
-from experiments.speed import llava_widths as llava
+from experiments.speed import timing
 
-TARGET = 1.02
+LENGTHS = (1, 12)  # tokens per answer
 
 
-def asking(subject: Subject, method: Method | None, tokens: int) -> Callable[[], float]:
+def ask_job(subject: Subject, method: Method | None, tokens: int) -> Callable[[], float]:
+    """Seconds of an answer about an image that was asked about before."""
     image = subject.image(0)
-    return lambda: llava.seconds(lambda: subject.ask(method, image, tokens))
+    return lambda: timing.time_job(lambda: subject.ask(method, image, tokens))
 
 
 def main() -> None:
-    given = llava.arguments(__doc__ or "", repeats=20, scale=4, layers=4)
-    wide = WideLlava(given.layers, 2, given.scale)
+    given = timing.parse_arguments(__doc__ or "", rounds=20, scale=4, layers=4)
+    wide = wide_subject(WideLlava(given.layers, 2, given.scale), "")
     cases = {
-        "embedded": (vlm_subject(VLM.load("tiny")), (1, 12), given.repeats),
-        f"LLaVA, widths / {given.scale}, {given.layers} layers": (
-            wide_subject(wide, ""),
-            (1, 12),
-            max(1, given.repeats // 4),
-        ),
+        "embedded": (vlm_subject(VLM.load("tiny")), given.rounds),
+        f"LLaVA, widths / {given.scale}, {given.layers} layers": (wide, max(1, given.rounds // 4)),
     }
     rows, result = [], {}
-    for name, (subject, lengths, repeats) in cases.items():
-        for tokens in lengths:
-            jobs = {"vanilla": asking(subject, None, tokens), "air": asking(subject, AIR(), tokens)}
-            taken = llava.interleaved(jobs, repeats)  # its warm-up is the first question
-            vanilla, air = (llava.median(taken[who]) for who in jobs)
-            over = llava.median(llava.ratios(taken, "vanilla")["air"])
-            result[f"{name}, {tokens} tokens"] = over
-            more = f"{(air - vanilla) * 1e3:.1f}"
-            rows.append([name, str(tokens), f"{vanilla * 1e3:.1f}", more, f"{over:.3f}", str(TARGET)])
-    head = ["model", "tokens", "vanilla, ms", "more, ms", "over vanilla", "at most"]
-    llava.table("The second question about an image, AIR() over vanilla", head, rows)
-    llava.write("second", {"over_vanilla": result})
+    for name, (subject, rounds) in cases.items():
+        for tokens in LENGTHS:
+            jobs = {"vanilla": ask_job(subject, None, tokens), "crop-blend": ask_job(subject, CropBlend(), tokens)}
+            taken = timing.interleave(jobs, rounds)  # the round that is not recorded asks the first question
+            vanilla, blend = (timing.median(taken[job]) * 1e3 for job in jobs)
+            over = result[f"{name}, {tokens} tokens"] = timing.ratios(taken, "vanilla")["crop-blend"]
+            rows.append([name, str(tokens), f"{vanilla:.1f}", f"{blend - vanilla:.1f}", timing.show(over)])
+    head = ["model", "tokens", "vanilla, ms", "more, ms", "ratio to vanilla: median [range]"]
+    timing.print_table("The second question about an image, crop-blend over vanilla", head, rows)
+    timing.write_result("second", {"ratios": result})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The transport: updates and time on trained tokens, agreement with POT, memory, a device's work, and speed beside POT.
+"""The transport: updates and time on trained tokens, agreement with POT, memory, work on a device, speed beside POT.
 
-Updates are told of the embedded models' own tokens (both on the tiny model's scenes, and the photograph model on
---photos FOLDER where one is given), of tokens drawn to be like them at LLaVA's widths (tokens.py), and of random
-ones. AIR() matches all tokens of an image, AIR.paper() its 100 prototypes, both at eps 0.1. Memory is that of one
-image's evidence at LLaVA's widths above the tokens themselves, in buffers of the size of the crops' costs. A device's
-work is counted on the tests' pretend accelerator and turned into seconds by the arithmetic that is printed.
+Updates are counted on the embedded models' own tokens (of emoji scenes, and of photographs with --photos FOLDER), on
+tokens drawn to be like them at the widths of LLaVA (tokens.py), and on random ones. crop-blend matches all tokens of an
+image, air its 100 prototypes, both at eps 0.1. Memory is that of one image's evidence at the widths of LLaVA above the
+tokens themselves, in buffers of the size of the crops' costs. Work on a device is counted on the pretend accelerator of
+the tests and turned into seconds by the arithmetic that is printed.
 
-    python -m experiments.speed.transport [--images 24] [--repeats 5] [--photos FOLDER]
+    python -m experiments.speed.transport [--images 24] [--rounds 5] [--photos FOLDER]
 """
 
 from __future__ import annotations
@@ -19,158 +19,146 @@ from typing import Any
 import torch
 from PIL import Image
 
-from airvlm import AIR
+from airvlm import AIR, CropBlend
 from airvlm.bench.resident import begin_peak, peak
-from airvlm.methods.evidence.crops import CropTokens, crop_boxes
-from airvlm.methods.evidence.match import gather
+from airvlm.bench.wide import WIDTH, WORDS, K
+from airvlm.methods.evidence.base import CropMethod
 from airvlm.methods.evidence.transport import EVERY, FIRST, TOLERANCE, cosine_cost, sinkhorn
-from airvlm.methods.crop_blend import project
 from experiments.speed import llava_widths as llava
-from experiments.speed import pot
-from experiments.speed.tokens import CROPS, Tokens, at_random, like_trained, scenes, trained, updates
+from experiments.speed import pot, timing
+from experiments.speed.prefill import gather
+from experiments.speed.tokens import (
+    Tokens,
+    draw_like_trained,
+    draw_random,
+    encode_trained,
+    load_scenes,
+    summarize_updates,
+)
 from tests.device.pretend import FIRST as DEVICE
 from tests.device.pretend import accelerator
 
 SETTINGS = ((0.03, 1e-4), (0.03, 1e-6), (0.1, 1e-4), (0.1, 1e-6))  # eps, tolerance
-GPU_FLOPS, GPU_BYTES = (
-    150e12,
-    1.5e12,
-)  # an A100 in half precision: sustained products, memory read in a second
-LAUNCH, READ_BACK = 5e-6, 20e-6  # seconds that a device's queue spends on an operation, and a host on waiting
+# An A100 in half precision: sustained products, and memory read per second
+GPU_FLOPS, GPU_BYTES = 150e12, 1.5e12
+# Seconds that a device's queue spends on an operation, and a host on waiting
+LAUNCH, READ_BACK = 5e-6, 20e-6
+LIKE_TRAINED, RANDOM = "widths of LLaVA, drawn like trained", "widths of LLaVA, random"
 
 
-def photographs(folder: Path, count: int) -> list[Image.Image]:
-    """Some images of a folder."""
-    return [Image.open(path).convert("RGB") for path in sorted(folder.glob("*.jpg"))[:count]]
-
-
-def kinds(images: int, folder: Path | None) -> dict[str, Tokens]:
+def collect_tokens(images: int, photos: Path | None) -> dict[str, Tokens]:
     """Tokens to solve, by name."""
     found = {
-        f"tiny model, {images} scenes": trained("tiny", scenes(images)),
-        "photograph model, 4 scenes": trained("photo", scenes(4)),
+        f"emoji model, {images} scenes": encode_trained("tiny", load_scenes(images)),
+        "photograph model, 4 scenes": encode_trained("photo", load_scenes(4)),
     }
-    if folder is not None:
-        found["photograph model, 8 photographs"] = trained("photo", photographs(folder, 8))
-    wide = {"K": llava.K, "N": llava.K, "d": llava.WIDTH}
-    return found | {
-        "LLaVA's widths, drawn like trained": like_trained(1, **wide),
-        "LLaVA's widths, at random": at_random(1, **wide),
-    }
+    if photos is not None:
+        some = [Image.open(path).convert("RGB") for path in sorted(photos.glob("*.jpg"))[:8]]
+        found["photograph model, 8 photographs"] = encode_trained("photo", some)
+    return found | {LIKE_TRAINED: draw_like_trained(1, K, K, WIDTH), RANDOM: draw_random(1, K, K, WIDTH)}
 
 
-def solved(tokens: Tokens, repeats: int) -> list[dict[str, Any]]:
-    """Updates and seconds an image, by setting; sixteen images together, as an evaluation's batches are."""
+def solve(tokens: Tokens, rounds: int) -> list[dict[str, Any]]:
+    """Updates, and milliseconds per image, by setting; sixteen images together, as in the batches of an evaluation."""
     parts = [cosine_cost(Z.unsqueeze(1), X) for Z, X in zip(*(t.split(16) for t in tokens), strict=True)]
     first, rows = parts[0], []
     for eps, tolerance in SETTINGS:
         found = [sinkhorn(C, eps, tolerance=tolerance) for C in parts]
-        taken = [llava.seconds(lambda eps=eps, t=tolerance: sinkhorn(first, eps, tolerance=t)) for _ in range(repeats)]
+        taken = [
+            timing.time_job(lambda eps=eps, t=tolerance: sinkhorn(first, eps, tolerance=t)) / len(first) * 1e3
+            for _ in range(rounds)
+        ]
         rows.append(
             {
                 "eps": eps,
                 "tolerance": tolerance,
-                **updates(torch.cat([T.iterations for T in found])),
+                **summarize_updates(torch.cat([T.iterations for T in found])),
                 "unconverged": sum(int((~T.converged).sum()) for T in found),
-                "milliseconds": llava.median(taken) / len(first) * 1e3,
+                "milliseconds": taken,
             }
         )
     return rows
 
 
-def buffers(tokens: Tokens, air: AIR) -> float:
-    """Peak memory of an image's evidence above its tokens, over one buffer of 12 x 576 x 576 in float32."""
-    Z, X = tokens
-    crops = CropTokens(tuple(crop_boxes((640, 480), CROPS)), (640, 480), X[0], None)
-    gather([Z[0]], [crops], air, project)  # the libraries keep buffers of their own, as they do for vanilla
+def count_buffers(tokens: Tokens, method: CropMethod) -> float:
+    """Peak memory of an image's evidence above its tokens, in float32 buffers of the size of the crops' costs."""
+    gather(method, tokens)  # libraries keep buffers that they allocate at first
     before = begin_peak()
     if before is None:
-        raise OSError("the kernel does not say what this process holds: this benchmark needs Linux")
-    gather([Z[0]], [crops], air, project)
-    return (peak() - before) / (4 * CROPS * llava.K**2)
+        raise OSError("resident memory cannot be read: this benchmark needs Linux")
+    gather(method, tokens)
+    return (peak() - before) / (4 * method.num_crops * K * method.evidence_spec().count_prototypes(K))
 
 
-def work_of_a_device(eps: float) -> dict[str, float]:
-    """Operations and read-backs of one image's transport, whatever its size: each update is the same."""
+def count_operations(eps: float) -> dict[str, float]:
+    """Operations and read-backs of one image's transport on a device; they do not depend on its size."""
     with accelerator() as log:
-        Z, X = (t.to(DEVICE) for t in like_trained(1, 64, 64, 96))
+        Z, X = (t.to(DEVICE) for t in draw_like_trained(1, 64, 64, 96))
         C = cosine_cost(Z.unsqueeze(1), X)
-        log.clear()
-        sinkhorn(C, eps)
-        whole, read_backs = log.launches, len(log.read_backs)
-        log.clear()
-        sinkhorn(C, eps, max_iterations=10)
-        ten = log.launches
-        log.clear()
-        sinkhorn(C, eps, max_iterations=15)
-        update = (log.launches - ten) / 5
-        return {"launches": whole, "read_backs": read_backs, "launches_an_update": update}
+        counts = []
+        for limit in (1000, 10, 15):
+            log.clear()
+            sinkhorn(C, eps, max_iterations=limit)
+            counts.append((log.launches, len(log.read_backs)))
+    (_, read_backs), (ten, _), (fifteen, _) = counts
+    return {"read_backs": read_backs, "launches_per_update": (fifteen - ten) / 5}
 
 
-def on_a_gpu(eps: float, slowest: int) -> dict[str, float]:
-    """Seconds by arithmetic beside a prefill of 32 layers.
+def estimate_gpu(eps: float, slowest: int, num_crops: int, prototypes: int) -> dict[str, float]:
+    """Seconds of one image's transport by arithmetic, and as a fraction of a prefill of 32 layers.
 
-    A device runs all crops until the host hears that the slowest has converged: it is waited for at update FIRST, and
-    tells every EVERY updates from there on, which is reckoned to be heard EVERY updates late. Each update reads the
-    crops' kernel twice. An operation counts as one launch, a look as three.
+    A device runs all crops until the host learns that the slowest has converged: the host waits at update FIRST, and
+    the device reports every EVERY updates from there on, which is assumed to arrive EVERY updates late. Each update
+    reads the kernel of all crops twice. An operation counts as one launch, a report as three.
     """
-    work = work_of_a_device(eps)
+    work = count_operations(eps)
     run = FIRST if slowest <= FIRST else EVERY * (math.ceil(slowest / EVERY) + 1)
-    launches = work["launches_an_update"] * run + 3 * (run - FIRST) // EVERY
-    seconds = run * 2 * 4 * CROPS * llava.K**2 / GPU_BYTES + launches * LAUNCH + work["read_backs"] * READ_BACK
-    length = llava.K + llava.TEXT_TOKENS
-    prefill = 2 * length * llava.LAYERS * llava.LAYER_WEIGHTS / GPU_FLOPS
-    return {
-        **work,
-        "launches": launches,
-        "updates_run": run,
-        "seconds": seconds,
-        "of_a_prefill": seconds / prefill,
-    }
+    launches = work["launches_per_update"] * run + 3 * (run - FIRST) // EVERY
+    kernel = 4 * num_crops * prototypes * K  # bytes
+    seconds = run * 2 * kernel / GPU_BYTES + launches * LAUNCH + work["read_backs"] * READ_BACK
+    prefill = 2 * (K + WORDS) * llava.LAYERS * llava.LAYER_WEIGHTS / GPU_FLOPS
+    return {**work, "launches": launches, "updates_run": run, "seconds": seconds, "of_a_prefill": seconds / prefill}
 
 
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--photos", type=Path, default=None)
     given = parser.parse_args()
     result: dict[str, Any] = {"updates": {}}
-    head = ["eps", "tolerance", "median", "90 %", "slowest", "most", "unconverged", "milliseconds"]
-    found = kinds(given.images, given.photos)
+    head = ["eps", "tolerance", "median", "90 %", "slowest", "maximum", "unconverged"]
+    found = collect_tokens(given.images, given.photos)
     for name, tokens in found.items():
-        rows = solved(tokens, min(2, given.repeats))
-        result["updates"][name] = rows
-        cells = [[f"{row[k]:g}" if k != "milliseconds" else f"{row[k]:.1f}" for k in head] for row in rows]
-        title = f"{name}: updates of a crop, the slowest of the median image, milliseconds an image"
-        llava.table(title, head, cells)
+        rows = result["updates"][name] = solve(tokens, min(2, given.rounds))
+        cells = [[*(f"{row[k]:g}" for k in head), timing.show(row["milliseconds"], 1)] for row in rows]
+        title = f"{name}: updates of a crop (slowest: of the median image)"
+        timing.print_table(title, [*head, "milliseconds per image: median [range]"], cells)
 
-    own, wide = next(iter(found.values())), found["LLaVA's widths, drawn like trained"]
-    result["pot_differs"] = pot.agreement(own, wide)
-    for name, value in result["pot_differs"].items():
-        print(f"{name}: the cost differs from POT's by {value:.1e} at most, at tolerance {TOLERANCE:g}")
-    result["buffers"] = {"AIR()": buffers(wide, AIR())}
-    print(f"\npeak memory of AIR()'s evidence: {result['buffers']['AIR()']:.2f} buffers of 12 x 576 x 576 (at most 3)")
+    own, wide = next(iter(found.values())), found[LIKE_TRAINED]
+    result["difference_from_pot"] = pot.compare_costs(own, wide)
+    for name, value in result["difference_from_pot"].items():
+        print(f"{name}: costs differ from POT's by at most {value:.1e}, at tolerance {TOLERANCE:g}")
 
-    result["gpu"] = {}
-    for name, eps in (("AIR()", AIR().eps), ("AIR.paper()", AIR.paper().eps)):
-        slowest = next(row["slowest"] for row in solved_rows(result, eps))
-        gpu = result["gpu"][name] = on_a_gpu(eps, slowest)
-        print(
-            f"{name} on a GPU by arithmetic: {slowest} updates needed and {gpu['updates_run']} run, "
-            f"{gpu['launches_an_update']:.0f} launches each, {gpu['read_backs']} read-back(s): "
-            f"{gpu['seconds'] * 1e3:.1f} ms, {gpu['of_a_prefill']:.3f} of a prefill"
-        )
-    result["pot"] = pot.speeds(
-        {"drawn like trained": wide, "at random": found["LLaVA's widths, at random"]}, given.repeats
-    )
-    llava.write("transport", result)
-
-
-def solved_rows(result: dict[str, Any], eps: float) -> list[dict[str, Any]]:
-    rows = result["updates"]["LLaVA's widths, drawn like trained"]
-    return [row for row in rows if row["eps"] == eps and row["tolerance"] == TOLERANCE]
+    methods: dict[str, CropMethod] = {"crop-blend": CropBlend(), "crop-blend, 12 crops": CropBlend(num_crops=12)}
+    methods["air"] = AIR()
+    slowest_by_eps = {
+        row["eps"]: row["slowest"] for row in result["updates"][LIKE_TRAINED] if row["tolerance"] == TOLERANCE
+    }
+    result["methods"], rows_ = {}, []
+    for name, method in methods.items():
+        spec = method.evidence_spec()
+        slowest = slowest_by_eps[spec.eps]
+        gpu = estimate_gpu(spec.eps, slowest, method.num_crops, spec.count_prototypes(K))
+        buffers = count_buffers(wide, method)
+        result["methods"][name] = {"buffers": buffers, "gpu": gpu}
+        cells_ = [f"{slowest}", f"{gpu['updates_run']:g}", f"{gpu['launches']:.0f}", f"{gpu['read_backs']:g}"]
+        rows_.append([name, f"{buffers:.2f}", *cells_, f"{gpu['seconds'] * 1e3:.1f}", f"{gpu['of_a_prefill']:.3f}"])
+    head = ["method", "peak, buffers", "updates needed", "run", "launches", "read-backs", "ms", "of a prefill"]
+    timing.print_table("One image at the widths of LLaVA: memory here, and a GPU by arithmetic", head, rows_)
+    result["pot"] = pot.compare_speed({"drawn like trained": wide, "random": found[RANDOM]}, given.rounds)
+    timing.write_result("transport", result)
 
 
 if __name__ == "__main__":
