@@ -1,1 +1,1 @@
-"""What methods cost in time and memory."""
+"""What methods cost in time and memory: `airvlm bench`."""

@@ -1,6 +1,6 @@
-"""A LLaVA of the 7B model's real widths with random weights and few layers: what speed depends on, without a download.
+"""A LLaVA with the 7B model's widths, few layers and random weights: what speed depends on, without a download.
 
-Its answers mean nothing. `airvlm bench methods` and benchmarks/ measure on it. Knows nothing of methods or of timing.
+Its answers mean nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ WORDS = 40  # text tokens of a short question with its template, five of them be
 
 
 def wide_llava(layers: int, tower_layers: int = 1, scale: int = 1) -> Any:
-    """The model in fp32; `scale` divides all widths, for tests of what measures it."""
+    """The model in float32.
+
+    Args:
+        layers: of the decoder.
+        tower_layers: of the vision tower.
+        scale: divides all widths, for tests.
+    """
     text = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH // scale,
@@ -46,7 +52,7 @@ def wide_llava(layers: int, tower_layers: int = 1, scale: int = 1) -> Any:
 
 
 def wide_processor() -> Any:
-    """Images -> its pixels."""
+    """The image processor."""
     return CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
 
 

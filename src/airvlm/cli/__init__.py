@@ -5,6 +5,7 @@
 
 import difflib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -31,13 +32,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
     "report": ("airvlm.cli.report:report", "Write tables and a page from stored answers."),
-    "ablate": ("airvlm.cli.ablate:ablate", "Vary a method's options and tabulate the effect."),
-    "reproduce": ("airvlm.cli.reproduce:reproduce", "Measure a table of the paper again."),
     "calibrate": ("airvlm.cli.calibrate:calibrate", "Find the method and options that help your model."),
     "analyze": ("airvlm.cli.analyze:analyze", "Measure a model's visual tokens, layers, crops and distances."),
     "bench": ("airvlm.cli.bench:bench", "Measure the speed and memory of methods against vanilla."),
     "serve": ("airvlm.cli.serve:serve", "Serve a model under a method: OpenAI API, vLLM, or a web page."),
-    "check": ("airvlm.cli.check:check", "Check that a method keeps the rules, on small random models."),
+    "check": ("airvlm.cli.check:check", "Check that a method keeps the laws of methods, on small random models."),
     "export-generate": (
         "airvlm.cli.export_generate:export_generate",
         "Write a folder that makes transformers' generate run a method.",
@@ -59,15 +58,23 @@ Every command explains itself: airvlm COMMAND --help
 
 
 class Command(TyperCommand):
-    """A command whose help shows groups of options under headings of their own."""
+    """A command whose help shows groups of options under headings, and arguments without types."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
-                kind = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(record)
+            if record is None:
+                continue
+            name, text = record
+            text = re.sub(r"default: \(([^()]*)\)", r"default: \1", text)
+            if param.param_type_name == "argument":
+                sections.setdefault("Arguments", []).append((name.split(" <")[0], text))
+            else:
+                sections.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append((name, text))
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)

@@ -1,37 +1,35 @@
-"""`airvlm export-generate`: a folder that makes transformers' own `generate` run under a method."""
+"""`airvlm export-generate`: a folder that makes transformers' own `generate` run a method."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from airvlm.cli import asking
-from airvlm.cli.console import out
-from airvlm.cli.options import Choosing
+from airvlm.cli import common
+from airvlm.cli.options import MethodOptions
 
 __all__ = ["export_generate"]
 
 
 def export_generate(
-    folder: Annotated[Path, typer.Argument(help="A model's folder, or any other.")],
-    by: Choosing = Choosing(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model's folder, or any other.")],
+    by: MethodOptions = MethodOptions(),
     reports: Annotated[
-        Path | None, typer.Option("--reports", help="A JSON Lines file: what the method did in each call.")
+        Path | None,
+        typer.Option("--reports", metavar="FILE", help="Append what the method did per call, as JSON lines."),
     ] = None,
 ) -> None:
-    """Write a custom_generate folder for transformers.
+    """Write a folder that makes transformers' generate run a method.
 
-    In a model's folder it is used by everything that loads the model with --trust-remote-code, `transformers serve`
-    among them; from any folder by model.generate(..., custom_generate=FOLDER, trust_remote_code=True, method="air").
+    Written into a model's folder, it acts in everything that loads the model with --trust-remote-code, for example
+    `transformers serve FOLDER --trust-remote-code`. From any other folder it is used by
+    model.generate(..., custom_generate=FOLDER, trust_remote_code=True).
 
-    [bold]Examples[/bold]
-
-    airvlm export-generate my-llava --method air --set weight=0.2
-
-    transformers serve my-llava --trust-remote-code
+    \b
+    Examples:
+      airvlm export-generate my-llava --method crop-blend --set weight=0.2
     """
     from airvlm.integrations.custom_generate import export
 
-    method = asking.chosen_method(by.method, by.settings)
-    written = export(folder, method, reports)
-    out().print(f"wrote {written}: {'vanilla' if method is None else method}", highlight=False, soft_wrap=True)
+    method = common.choose_method(by.method, by.settings)
+    print(f"written: {export(folder, method, reports)} ({'vanilla' if method is None else method.label})")

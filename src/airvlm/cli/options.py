@@ -93,6 +93,11 @@ def output_option(help: str) -> Any:
     return typer.Option("--output", "-o", metavar="PATH", help=help)
 
 
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", metavar="NAME", help="A variant of the task's parser or protocol.")
+]
+
+
 @dataclass(frozen=True)
 class MethodOptions:
     """One method and its options."""
@@ -124,7 +129,12 @@ class ModelOptions:
     ] = None
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16", "auto"] | None,
-        _model_option("--dtype", help="Type of the weights.", show_default="float32 on a CPU, else the checkpoint's"),
+        _model_option(
+            "--dtype",
+            metavar="TYPE",
+            help="float32, float16, bfloat16 or auto.",
+            show_default="float32 on a CPU, else the checkpoint's",
+        ),
     ] = None
     device: Annotated[
         str | None,
@@ -140,7 +150,7 @@ class ModelOptions:
     ] = None
     quantize: Annotated[
         Literal["4bit", "8bit"] | None,
-        _model_option("--quantize", help="Load the weights in 4 or 8 bits (needs bitsandbytes)."),
+        _model_option("--quantize", metavar="BITS", help="4bit or 8bit weights (needs bitsandbytes and accelerate)."),
     ] = None
     trust_remote_code: Annotated[
         bool, _model_option("--trust-remote-code", help="Run code that comes with the checkpoint.")
@@ -199,54 +209,3 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
     flat.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
     return flat
-
-
-# -- options of `airvlm evaluate` and its relatives
-
-VariantOption = Annotated[
-    str | None, typer.Option("--variant", help="A named variant of the task's parser or protocol.")
-]
-BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Batch size.")]
-CurveOption = Annotated[
-    bool,
-    typer.Option(
-        "--curve/--no-curve",
-        help="Draw the trivial control's curve, for columns at equal recall (or yes-ratio).",
-    ),
-]
-ShardOption = Annotated[str | None, typer.Option("--shard", help="Run shard i of n (e.g. 0/4).")]
-RayOption = Annotated[int, typer.Option("--ray", min=0, help="Spread over N workers of a Ray cluster.")]
-RayAddressOption = Annotated[
-    str | None,
-    typer.Option("--ray-address", help="Address of a running Ray cluster ('auto' to detect)."),
-]
-
-
-@dataclass(frozen=True)
-class Evaluating(ModelOptions):
-    """The questions of tasks, and where their answers are kept."""
-
-    split: Annotated[
-        Literal["test", "validation", "calibration"],
-        typer.Option("--split", help="Which part of a task's items."),
-    ] = "test"
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N items of each task.")] = None
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option("--max-new-tokens", min=1, help="Maximum number of generated tokens. Default: the task's own."),
-    ] = None
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="The benchmark's files and images; built-in tasks need none."),
-    ] = None
-    objects: ObjectsOption = None
-    variant: VariantOption = None
-    out_folder: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Where answers are kept; the same command on the same folder resumes."),
-    ] = None
-
-
-Loading = ModelOptions
-Choosing = MethodOptions
-grouped = expand_groups

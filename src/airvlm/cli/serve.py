@@ -1,75 +1,183 @@
-"""`airvlm serve`: an OpenAI-compatible server over one model."""
+"""`airvlm serve`: a model under a method as an OpenAI-compatible server, inside vLLM, or as a web page."""
 
-import ipaddress
+from __future__ import annotations
+
+import dataclasses
+import json
 import os
+import sys
 import warnings
-from typing import Annotated
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
 
 import typer
 
+from airvlm.cli import common
 from airvlm.cli.console import Failure, err
-from airvlm.cli.options import Choosing, Loading
+from airvlm.cli.options import MethodOptions, ModelOptions
 
-__all__ = ["is_loopback", "serve"]
+__all__ = ["serve", "vllm_arguments"]
 
 
 def serve(
-    by: Choosing = Choosing(),
-    how: Loading = Loading(),
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    engine_options: Annotated[
+        list[str] | None, typer.Argument(metavar="VLLM_OPTIONS", help="After --: options of vLLM's own server.")
+    ] = None,
+    engine: Annotated[
+        Literal["airvlm", "vllm"], typer.Option("--engine", help="What runs the model: this package, or vLLM.")
+    ] = "airvlm",
+    page: Annotated[bool, typer.Option("--page", help="Serve a web page that compares methods, not an API.")] = False,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, metavar="N", help="0 takes a free one.", show_default="8000, page: 7860"
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Another name by which clients reach it. Repeatable."),
+    ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option("--api-key", envvar="AIRVLM_API_KEY", help="What clients must send as their key."),
+        typer.Option(
+            "--api-key",
+            envvar="AIRVLM_API_KEY",
+            metavar="KEY",
+            help="Clients must send this key; visitors of the page log in as airvlm with it.",
+        ),
     ] = None,
-    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Answers that run together.")] = 16,
-    max_queue: Annotated[int, typer.Option("--max-queue", min=1, help="Answers that may wait; then 429.")] = 256,
-    max_images: Annotated[int, typer.Option("--max-images", min=0, help="Images of one request.")] = 8,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="New tokens of one answer.")] = 1024,
-    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Megabytes of one request.")] = 32,
     allow_urls: Annotated[
-        bool, typer.Option("--allow-urls", help="Fetch images from public http(s) addresses.")
+        bool, typer.Option("--allow-urls", help="Download images from public http(s) addresses.")
     ] = False,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="New tokens per answer.")] = 1024,
+    max_batch: Annotated[int, typer.Option("--max-batch", metavar="N", min=1, help="Answers that run together.")] = 16,
+    max_queue: Annotated[
+        int,
+        typer.Option("--max-queue", metavar="N", min=1, help="Answers that wait before requests are refused (429)."),
+    ] = 256,
+    max_images: Annotated[int, typer.Option("--max-images", metavar="N", min=0, help="Images per request.")] = 8,
+    max_body: Annotated[int, typer.Option("--max-body", metavar="MB", min=1, help="Megabytes per request.")] = 32,
+    by: MethodOptions = MethodOptions(),
+    model: ModelOptions = ModelOptions(),
 ) -> None:
-    """Serve a model to OpenAI clients, every answer under a method.
+    """Serve a model under a method: OpenAI API, vLLM, or a web page.
 
-    A request may choose its own: "model": "NAME+vaf", or extra_body={"airvlm": {"method": "air", "weight": 0.2}}, or
-    extra_body={"airvlm": False}. What the method did comes back beside the choices, as "airvlm".
+    Every answer is generated under --method unless its request says otherwise, by "model": "NAME+vaf" or by
+    extra_body={"airvlm": {"method": "crop-blend", "weight": 0.2}} or {"airvlm": false}. What the method did comes back
+    beside the choices, as "airvlm". Ctrl-C stops the server.
 
-    [bold]Examples[/bold]
-
-    airvlm serve
-
-    airvlm serve --model llava-hf/llava-1.5-7b-hf --method air --api-key "$KEY" --host 0.0.0.0
+    \b
+    Examples (each serves until it is stopped):
+      airvlm serve
+      airvlm serve --page
+    With a large model, for other machines (needs the network):
+      airvlm serve -m llava-hf/llava-1.5-7b-hf --host 0.0.0.0 --api-key "$KEY"
+    With vLLM (needs vllm); what follows -- goes to vLLM:
+      airvlm serve --engine vllm -m Qwen/Qwen2-VL-7B-Instruct -- --seed 1
     """
+    if engine_options and engine != "vllm":
+        raise Failure(f"{' '.join(engine_options)}: options after -- are for --engine vllm")
+    if page and engine == "vllm":
+        raise Failure("--page uses the model directly; leave out --engine vllm")
+    if find_spec({"airvlm": "gradio" if page else "fastapi", "vllm": "vllm"}[engine]) is None:
+        extra = "vllm" if engine == "vllm" else "'airvlm[web]'" if page else "'airvlm[serve]'"
+        raise Failure(
+            f"{'vLLM' if engine == 'vllm' else 'the page' if page else 'the server'} is not installed: "
+            f"pip install {extra}"
+        )
+    method = common.choose_method(by.method, by.settings)
+    if engine == "vllm":
+        own = {"host": host, "port": port or 8000, "api_key": api_key}
+        _exec_vllm(vllm_arguments(model.model, False if method is None else method, engine_options or [], **own))
+    from airvlm.serve.guard import is_loopback
+
     if not api_key and not is_loopback(host):
-        raise Failure(f"--host {host} can be reached from elsewhere: give --api-key (or AIRVLM_API_KEY) with it")
-    try:
-        import uvicorn
-
-        from airvlm.serve.app import make_app
-    except ImportError as error:
-        raise Failure(f"the server needs its extra: pip install 'airvlm[serve]' ({error})") from error
-    from airvlm.cli import asking
+        raise Failure(f"--host {host} can be reached from other machines: add --api-key (or AIRVLM_API_KEY)")
+    vlm = common.load_model(model)
+    if page:
+        _serve_page(vlm, host, 7860 if port is None else port, api_key, max_tokens)
+        return
     from airvlm.runtime.session import MethodInactiveWarning
+    from airvlm.serve.app import make_app
     from airvlm.serve.limits import Limits
+    from airvlm.serve.run import run_server
 
-    method = asking.chosen_method(by.method, by.settings)
-    vlm = asking.load(how.model, how.adapter, how.dtype)
-    limits = Limits(body=max_body * 2**20, images=max_images, tokens=max_tokens, queue=max_queue, batch=max_batch)
-    app = make_app(vlm, method=method, api_key=api_key or None, allow_urls=allow_urls, limits=limits)
-    err().print(f"{vlm.name}, method {'vanilla' if method is None else method.name}", markup=False)
-    # every answer's report says so; a line of the log for each would drown the others
+    limits = dataclasses.replace(
+        Limits(), body=max_body * 2**20, images=max_images, tokens=max_tokens, queue=max_queue, batch=max_batch
+    )
+    hosts = tuple(allow_host or ())
+    app = make_app(
+        vlm, method=method, api_key=api_key, allow_urls=allow_urls, host=host, allow_hosts=hosts, limits=limits
+    )
+    err().print(f"{vlm.name}, {'vanilla' if method is None else method.label}", markup=False)
+    # every answer's report says so; one line of the log for each would hide the others
     warnings.simplefilter("ignore", MethodInactiveWarning)
-    # a stop waits for the answers that were accepted
-    uvicorn.run(app, host=host, port=port, log_level=os.environ.get("AIRVLM_LOG", "info"), access_log=False)
+    port = 8000 if port is None else port
+    run_server(app, host=host, port=port, limits=limits, log_level=os.environ.get("AIRVLM_LOG", "info"))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def _serve_page(vlm: Any, host: str, port: int, password: str | None, max_tokens: int) -> None:
+    from airvlm import tiny
+    from airvlm.serve.web import CSS, make_page
+
+    make_page(vlm, max_tokens=max_tokens).queue(max_size=64).launch(
+        server_name=host,
+        server_port=port or None,
+        auth=("airvlm", password) if password else None,
+        share=False,
+        max_file_size="32mb",
+        allowed_paths=[str(tiny.scenes("test")[0].path.parent)],  # gradio shows files of known folders only
+        css=CSS,
+    )
+
+
+# -- vLLM
+
+
+def _exec_vllm(arguments: list[str]) -> None:
+    err().print(" ".join(arguments), soft_wrap=True, markup=False, style="dim")
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def vllm_arguments(
+    model: str | None, method: Any, rest: list[str], *, host: str, port: int, api_key: str | None
+) -> list[str]:
+    """The arguments of Python that start vLLM's server.
+
+    Args:
+        model: a folder or a name on the hub.
+        method: a method, or False for none.
+        rest: options of vLLM's own.
+        host: the address to listen on.
+        port: the port.
+        api_key: clients must send it.
+    """
+    from transformers import PreTrainedConfig
+
+    from airvlm.integrations.vllm import overrides
+
+    if model is None:
+        raise Failure("--engine vllm serves a model of a family that vLLM knows: add --model NAME")
+    config: dict[str, Any] = PreTrainedConfig.get_config_dict(model)[0]
+    own = overrides(config.get("architectures") or [], method)
+    given, rest = _take_option(rest, "--hf-overrides")
+    if given is not None:
+        own = {**json.loads(given), **own}
+    # the module rather than the `vllm` script: builds under another name lack the metadata that the script reads
+    line = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--hf-overrides", json.dumps(own)]
+    line += ["--host", host, "--port", str(port), *(["--api-key", api_key] if api_key else [])]
+    return [*line, *rest]
+
+
+def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
+    """An option's value, and the arguments without it."""
+    for i, argument in enumerate(arguments):
+        if argument == name:
+            if i + 1 == len(arguments):
+                raise Failure(f"{name} needs a value")
+            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
+        if argument.startswith(name + "="):
+            return argument.partition("=")[2], arguments[:i] + arguments[i + 1 :]
+    return None, arguments

@@ -44,10 +44,10 @@ def visualize(
     \b
     Examples:
       airvlm visualize photo.jpg
-      airvlm visualize photo.jpg "Is there a fork?" --method air --set keep=4 -o fork.png
+      airvlm visualize photo.jpg --method air --set keep=4 --output air.png
     An emoji scene is for the model tiny:
       airvlm scene --seed 5 --context kitchen
-      airvlm visualize scene.png --model tiny --method crop-blend:num_crops=12,keep=6
+      airvlm visualize scene.png "Is there a cup?" --model tiny
     """
     common.check_drawing_path(output)
     if question is not None and not question.strip():
