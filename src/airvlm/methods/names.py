@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from airvlm.methods.air import AIR, AIRMemory
@@ -155,7 +156,8 @@ def parse_method(text: str) -> Method | None:
             raise ValueError(f"{text!r}: vanilla is the model as it is and has no options")
         return None
     path = re.match(rf"({_PATH})(?::(.*))?$", text, re.DOTALL)
-    if name not in METHODS and path:
+    # A module may have the name of a method: `pai:PAI` is a class of it, `pai:alpha=0.5` an option of the method
+    if path and (name not in METHODS or find_spec(name)):
         kind = _check_class(import_object(path[1]))
         if METHODS.setdefault(kind.name, kind) is not kind:
             raise ValueError(f"{path[1]}: its name {kind.name!r} is that of another method; give it a name of its own")
