@@ -1,4 +1,4 @@
-"""An exported folder makes transformers' own generate, and its server, answer as VLM does under the method."""
+"""An exported folder makes transformers' own generate, and its server, answer under the method."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from airvlm import VLM, CropBlend, parse_method, tiny
+from airvlm import VLM, CropBlend, get_method, tiny
 from airvlm.cli import run
 from airvlm.inputs.images import load_image
 from airvlm.integrations.custom_generate import export, generate
@@ -55,18 +55,18 @@ def _from_pixels(vlm: VLM, image: Any, method: Any) -> str:
 
 
 def test_generate_from_the_exported_folder_is_the_methods(vlm, images, tmp_path):
-    assert run(["export-generate", str(tmp_path), "--method", "air", "--set", "weight=0.4"]) == 0
+    assert run(["export-generate", str(tmp_path), "--method", "crop-blend", "--set", "weight=0.5"]) == 0
     options = {"custom_generate": str(tmp_path), "trust_remote_code": True}
     options |= {"max_new_tokens": 24, "do_sample": False}
     changed = 0
     for image in images:
         inputs = _inputs(vlm, image)
         default = _text(vlm, inputs, vlm.model.generate(**inputs, **options))
-        assert default == _from_pixels(vlm, image, CropBlend(weight=0.4))
+        assert default == _from_pixels(vlm, image, CropBlend(weight=0.5))
         plain = _text(vlm, inputs, vlm.model.generate(**inputs, method="vanilla", **options))
         assert plain == vlm.ask(image, QUESTION, max_new_tokens=24).text
-        told = {"method": "air", "images": [image], "processor": vlm.processor}
-        given = _text(vlm, inputs, vlm.model.generate(**inputs, **told, **options))
+        chosen = {"method": "crop-blend", "images": [image], "processor": vlm.processor}
+        given = _text(vlm, inputs, vlm.model.generate(**inputs, **chosen, **options))
         assert given == vlm.ask(image, QUESTION, method=CropBlend(), max_new_tokens=24).text
         changed += plain != default
     assert changed
@@ -86,10 +86,10 @@ def test_a_method_that_is_unknown_is_refused_when_it_is_exported(tmp_path, capsy
 
 
 def test_what_was_exported_is_every_field(tmp_path):
-    written = export(tmp_path, parse_method("air:weight=0.4"), tmp_path / "reports.jsonl")
+    written = export(tmp_path, get_method("crop-blend:weight=0.5"), tmp_path / "reports.jsonl")
     space: dict[str, Any] = {}
     exec(written.read_text(), space)
-    assert space["METHOD"] == CropBlend(weight=0.4).to_json()
+    assert space["METHOD"] == CropBlend(weight=0.5).to_json()
     assert space["REPORTS"] == str(tmp_path / "reports.jsonl")
 
 
@@ -99,9 +99,9 @@ def test_threads_that_share_a_model_take_turns(vlm, images, tmp_path, clients):
     folder = tmp_path / "model"
     shutil.copytree(tiny.model_path(), folder)
     reports = tmp_path / "reports.jsonl"
-    export(folder, CropBlend(weight=0.4), reports)
+    export(folder, CropBlend(weight=0.5), reports)
     model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
-    expected = [_from_pixels(vlm, image, CropBlend(weight=0.4)) for image in images]
+    expected = [_from_pixels(vlm, image, CropBlend(weight=0.5)) for image in images]
     taken = threading.Barrier(clients)
 
     def answer(i: int) -> str:
@@ -112,16 +112,16 @@ def test_threads_that_share_a_model_take_turns(vlm, images, tmp_path, clients):
         return _text(vlm, inputs, call(**inputs, max_new_tokens=24, do_sample=False))
 
     with ThreadPoolExecutor(clients) as pool:
-        said = list(pool.map(answer, range(COUNT)))
-    assert said == expected
+        texts = list(pool.map(answer, range(COUNT)))
+    assert texts == expected
     fired = [json.loads(line)["fired"] for line in reports.read_text().splitlines()]
     assert fired == [True] * COUNT
 
 
 def test_a_text_alone_is_answered_as_it_is(vlm):
     ids = vlm.processor.tokenizer("USER: hello ASSISTANT:", return_tensors="pt")
-    said = generate(model=vlm.model, **ids, max_new_tokens=4, do_sample=False)
-    assert torch.equal(said, vlm.model.generate(**ids, max_new_tokens=4, do_sample=False))
+    texts = generate(model=vlm.model, **ids, max_new_tokens=4, do_sample=False)
+    assert torch.equal(texts, vlm.model.generate(**ids, max_new_tokens=4, do_sample=False))
 
 
 def test_an_error_in_generate_is_the_callers_and_leaves_the_model_as_it_was(vlm, images):
@@ -129,8 +129,8 @@ def test_an_error_in_generate_is_the_callers_and_leaves_the_model_as_it_was(vlm,
     with pytest.raises(ValueError, match="prefill_chunk_size"):
         generate(model=vlm.model, **inputs, prefill_chunk_size=4)
     assert "generate" not in vars(vlm.model)
-    said = generate(model=vlm.model, **inputs, max_new_tokens=24, do_sample=False)
-    assert _text(vlm, inputs, said) == _from_pixels(vlm, images[0], CropBlend())
+    texts = generate(model=vlm.model, **inputs, max_new_tokens=24, do_sample=False)
+    assert _text(vlm, inputs, texts) == _from_pixels(vlm, images[0], CropBlend())
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "model"
     shutil.copytree(tiny.model_path(), folder)
     reports = folder.parent / "reports.jsonl"
-    export(folder, CropBlend(weight=0.4), reports)
+    export(folder, CropBlend(weight=0.5), reports)
     port = free_port()
     script = str(Path(sys.executable).with_name("transformers"))
     command = [script, "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
@@ -178,8 +178,8 @@ def test_every_answer_of_transformers_serve_is_the_methods(vlm, images, served, 
     paths = [scene.path for scene in scenes("test")[4 : 4 + COUNT]]
     before = len(reports.read_text().splitlines()) if reports.exists() else 0
     with ThreadPoolExecutor(clients) as pool:
-        said = list(pool.map(lambda path: _complete(address, model, path), paths))
-    assert said == [_from_pixels(vlm, image, CropBlend(weight=0.4)) for image in images]
+        texts = list(pool.map(lambda path: _complete(address, model, path), paths))
+    assert texts == [_from_pixels(vlm, image, CropBlend(weight=0.5)) for image in images]
     fired = [json.loads(line)["fired"] for line in reports.read_text().splitlines()[before:]]
     assert fired == [True] * COUNT
 

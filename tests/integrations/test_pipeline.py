@@ -1,4 +1,4 @@
-"""transformers' pipeline inside a block, and the task of our own: both say what VLM says."""
+"""transformers' pipeline inside a `with` block, and our own task: both give the answers of VLM."""
 
 import threading
 from typing import Any
@@ -35,7 +35,7 @@ def _chat(image: Any, question: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def _said(records: list[dict[str, Any]]) -> str:
+def _text(records: list[dict[str, Any]]) -> str:
     return records[0]["generated_text"].strip()
 
 
@@ -45,22 +45,22 @@ def test_the_ordinary_pipeline_inside_a_block_says_what_vlm_says(vlm, asked):
     for image, question in asked:
         expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
         with CropBlend()(vlm.model, vlm.processor, images=[image]) as run:
-            assert _said(pipe(text=_chat(image, question), **GREEDY)) == expected.text
+            assert _text(pipe(text=_chat(image, question), **GREEDY)) == expected.text
         assert run.report.fired
         changed += vlm.ask(image, question, max_new_tokens=24).text != expected.text
     assert changed, "no answer differs from vanilla: the test could not tell them apart"
     image, question = asked[0]
-    after = _said(pipe(text=_chat(image, question), **GREEDY))
+    after = _text(pipe(text=_chat(image, question), **GREEDY))
     assert after == vlm.ask(image, question, max_new_tokens=24).text
 
 
-@pytest.mark.parametrize("method", ["air:weight=0.4", VAF(), "vanilla"])
+@pytest.mark.parametrize("method", ["crop-blend:weight=0.5", VAF(), "vanilla"])
 def test_our_task_says_what_vlm_says_and_reports(vlm, asked, method):
     pipe = airvlm.pipeline(vlm.model, processor=vlm.processor, method=method)
-    chosen = airvlm.parse_method(method) if isinstance(method, str) else method
+    chosen = airvlm.get_method(method)
     records = pipe(text=[_chat(image, question) for image, question in asked], **GREEDY)
     expected = list(vlm.batch(asked, method=chosen, max_new_tokens=24, progress=False))
-    assert [_said(record) for record in records] == [answer.text for answer in expected]
+    assert [_text(record) for record in records] == [answer.text for answer in expected]
     reports = [record[0]["airvlm"] for record in records]
     if chosen is None:
         assert reports == [None] * len(asked)
@@ -75,7 +75,7 @@ def test_the_method_may_be_chosen_in_each_call(vlm, asked):
     for method in (None, CropBlend(weight=0.5)):
         spelled = "vanilla" if method is None else method
         record = pipe(text=_chat(image, question), method=spelled, **GREEDY)
-        assert _said(record) == vlm.ask(image, question, method=method, max_new_tokens=24).text
+        assert _text(record) == vlm.ask(image, question, method=method, max_new_tokens=24).text
 
 
 def test_texts_beside_their_images_are_taken_too(vlm, asked):
@@ -83,16 +83,16 @@ def test_texts_beside_their_images_are_taken_too(vlm, asked):
     image, question = asked[-1]
     expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
     record = pipe(images=image, text=expected.prompt, **GREEDY)
-    assert _said(record) == expected.text
+    assert _text(record) == expected.text
     assert record[0]["airvlm"]["fired"]
 
 
 def test_the_task_is_transformers_own_from_then_on(vlm, asked):
     airvlm.pipeline(vlm.model, processor=vlm.processor)
-    pipe = transformers.pipeline(TASK, model=vlm.model, processor=vlm.processor, method="air")
+    pipe = transformers.pipeline(TASK, model=vlm.model, processor=vlm.processor, method="crop-blend")
     image, question = asked[-1]
     expected = vlm.ask(image, question, method=CropBlend(), max_new_tokens=24)
-    assert _said(pipe(text=_chat(image, question), **GREEDY)) == expected.text
+    assert _text(pipe(text=_chat(image, question), **GREEDY)) == expected.text
 
 
 def test_a_streamer_in_a_thread_hears_the_same_words(vlm, asked):

@@ -1,12 +1,20 @@
-"""What the plug-in does to visual tokens is what AIR does to them in transformers."""
+"""What the plug-in does to visual tokens is what crop-blend does to them in transformers."""
 
 import pytest
 import torch
 
 from airvlm import VLM, CropBlend
 from airvlm.inputs.images import load_image
-from airvlm.integrations.vllm.evidence import cut, reinforced
+from airvlm.integrations.vllm.evidence import blend_crops, cut_crops
 from airvlm.tiny import scenes
+
+METHODS = [
+    CropBlend(),
+    CropBlend(weight=0.6, keep=3),
+    CropBlend(num_prototypes=24, match="softmax"),
+    CropBlend(match="geometry", keep=2),
+    CropBlend(crop_layout="random", num_crops=5, crop_seed=3),
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,45 +34,36 @@ def _embeddings(vlm: VLM, image, method) -> torch.Tensor:
     return kept[0][inputs["input_ids"] == vlm.parts.image_token_id]
 
 
-def _encoded(vlm: VLM, images) -> list[torch.Tensor]:
+def _encode(vlm: VLM, images) -> list[torch.Tensor]:
     return vlm.parts.encode(vlm.parts.pixels(vlm.processor, images))
-
-
-AIRS = [
-    CropBlend(),
-    CropBlend(weight=0.6, keep=3),
-    CropBlend(num_prototypes=0.375, match="softmax"),
-    CropBlend(match="geometry", keep=2),
-    CropBlend(layout="random", num_crops=5, seed=3),
-]
 
 
 def test_the_tokens_are_those_of_the_decoders_input(vlm):
     images = [load_image(scene.path) for scene in scenes("test")[:2]]
     images[1] = images[1].crop((0, 0, 300, 180)).resize((2400, 1440))  # large: cropped from a reduced copy
     for image in images:
-        [z] = _encoded(vlm, [image])
-        for air in AIRS:
-            [new] = reinforced([z], [_encoded(vlm, cut(image, air, vlm.processor))], [image.size], [air])
+        [z] = _encode(vlm, [image])
+        for method in METHODS:
+            [new] = blend_crops([z], [_encode(vlm, cut_crops(image, method, vlm.processor))], [image.size], [method])
             assert new is not None
             assert not torch.equal(new, z)
-            torch.testing.assert_close(new, _embeddings(vlm, image, air), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(new, _embeddings(vlm, image, method), atol=1e-5, rtol=1e-4)
 
 
-def test_images_of_unlike_methods_together_equal_each_alone(vlm):
+def test_images_of_different_methods_together_equal_each_alone(vlm):
     images = [load_image(scene.path) for scene in scenes("test")[:5]]
-    Z = _encoded(vlm, images)
-    crops = [_encoded(vlm, cut(image, air, vlm.processor)) for image, air in zip(images, AIRS)]
+    Z = _encode(vlm, images)
+    crops = [_encode(vlm, cut_crops(image, method, vlm.processor)) for image, method in zip(images, METHODS)]
     sizes = [image.size for image in images]
-    together = reinforced(Z, crops, sizes, AIRS)
+    together = blend_crops(Z, crops, sizes, METHODS)
     for i, new in enumerate(together):
-        [alone] = reinforced([Z[i]], [crops[i]], [sizes[i]], [AIRS[i]])
+        [alone] = blend_crops([Z[i]], [crops[i]], [sizes[i]], [METHODS[i]])
         torch.testing.assert_close(new, alone)
 
 
 def test_without_a_crop_that_is_kept_nothing_changes(vlm):
     image = load_image(scenes("test")[0].path)
-    [z] = _encoded(vlm, [image])
-    for air in (CropBlend(num_crops=0), CropBlend(keep=0)):
-        crops = _encoded(vlm, cut(image, air, vlm.processor)) if air.patches else []
-        assert reinforced([z], [crops], [image.size], [air]) == [None]
+    [z] = _encode(vlm, [image])
+    for method in (CropBlend(num_crops=0), CropBlend(keep=0)):
+        crops = _encode(vlm, cut_crops(image, method, vlm.processor)) if method.num_crops else []
+        assert blend_crops([z], [crops], [image.size], [method]) == [None]

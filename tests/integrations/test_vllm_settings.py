@@ -1,15 +1,12 @@
-"""Which method a request to vLLM gets, and what is refused there by name."""
+"""Which method a request to vLLM gets, and what is refused by name."""
 
 import json
 
 import pytest
 
-from airvlm import AIR, VAF, VCD, AIRMemory, Composed, CropBlend, MemVR
-from airvlm.cli import run
-from airvlm.cli.vllm import command_line
+from airvlm import AIR, VAF, VCD, AIRMemory, Composed, CropBlend, MemVR, RandomCrops
 from airvlm.integrations.vllm import ARCHITECTURES, overrides
-from airvlm.integrations.vllm.settings import from_tensor, resolve, to_tensor, written
-from airvlm.tiny import model_path
+from airvlm.integrations.vllm.settings import from_tensor, resolve, to_setting, to_tensor
 
 
 @pytest.mark.parametrize(
@@ -20,13 +17,16 @@ from airvlm.tiny import model_path
         (False, None, None),
         (True, False, None),
         (False, True, CropBlend()),
-        ("air:weight=0.4", None, CropBlend(weight=0.4)),
-        ("air:weight=0.4", {"eps": 0.1}, CropBlend(weight=0.4, eps=0.1)),
-        ("air:weight=0.4", {"method": "air", "eps": 0.1}, CropBlend(eps=0.1)),
-        (False, {"weight": 0.1}, CropBlend(weight=0.1)),
+        ({"method": {"name": "crop-blend", "weight": 0.3}}, None, CropBlend(weight=0.3)),
+        ({"method": {"weight": 0.3}}, None, CropBlend(weight=0.3)),
+        ({"method": {"weight": 0.3}}, {"method": {"eps": 0.2}}, CropBlend(weight=0.3, eps=0.2)),
+        ({"method": {"weight": 0.3}}, {"method": {"name": "crop-blend", "eps": 0.2}}, CropBlend(eps=0.2)),
+        ({"method": {"weight": 0.3}}, {"method": "crop-blend"}, CropBlend()),
+        (False, {"method": {"weight": 0.1}}, CropBlend(weight=0.1)),
         (True, {"method": "vanilla"}, None),
-        (True, {"weight": 0}, None),
-        (CropBlend(keep=3), None, CropBlend(keep=3)),
+        (True, {"method": None}, None),
+        (True, {"method": {"weight": 0}}, None),
+        ({"method": {"num_crops": 100}}, {"method": {"keep": 3}}, CropBlend(num_crops=100, keep=3)),
     ],
 )
 def test_a_request_changes_the_servers_method(server, request_, expected):
@@ -36,86 +36,64 @@ def test_a_request_changes_the_servers_method(server, request_, expected):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("memvr", "memvr cannot run in vLLM"),
-        ("vaf", "vaf cannot run in vLLM"),
-        ({"method": "vcd"}, "vcd cannot run in vLLM"),
-        ("air-lineage", "air-lineage .* cannot run in vLLM"),
-        ("air-paper", "air-paper .* cannot run in vLLM"),
-        ({"reading": "ffn"}, "air-paper .* cannot run in vLLM"),
-        ("air+vaf", "cannot run in vLLM"),
-        ({"source": "other"}, "source='other'"),
-        ({"strange": 1}, "no field 'strange'"),
-        ({"weight": "much"}, "weight = 'much'"),
-        ({"weight": float("nan")}, "weight = nan"),
-        ({"patches": True}, "patches = True"),
-        ({"eps": 0}, "eps"),
-        ({"method": "vanilla", "weight": 1}, "has no weight"),
-        ("nonsense", "unknown method"),
-        ("@calibration.json", "files are not read here"),
-        ({"method": "os:getcwd"}, "unknown method"),
-        (3, "airvlm = 3"),
+        ({"method": "memvr"}, "memvr cannot run in vLLM"),
+        ({"method": "vaf"}, "vaf cannot run in vLLM"),
+        ({"method": {"name": "vcd"}}, "vcd cannot run in vLLM"),
+        ({"method": "air-memory"}, "air-memory cannot run in vLLM"),
+        ({"method": "air"}, "air cannot run in vLLM"),
+        ({"method": {"name": "composed", "methods": [{"name": "crop-blend"}, {"name": "vaf"}]}}, "cannot run in vLLM"),
+        ({"method": {"name": "mean-token", "method": {"name": "crop-blend"}}}, "cannot run in vLLM"),
+        ({"method": {"strange": 1}}, "no option 'strange'"),
+        ({"method": {"weight": "much"}}, "weight"),
+        ({"method": {"weight": float("nan")}}, "weight = nan"),
+        ({"method": {"num_crops": True}}, "num_crops = True"),
+        ({"method": {"num_crops": 65}}, "at most 64"),
+        ({"method": {"eps": 0}}, "eps"),
+        ({"method": {"name": "vanilla", "weight": 1}}, "has no options"),
+        ({"method": "nonsense"}, "unknown method"),
+        ({"method": "crop-blend:weight=0.4"}, "unknown method"),
+        ({"weight": 0.4}, "give false"),
+        ("crop-blend", "give false"),
+        ("@calibration.json", "give false"),
+        (3, "give false"),
     ],
 )
-def test_what_vllm_cannot_serve_is_refused_by_name(setting, message):
+def test_what_vllm_cannot_run_is_refused_by_name(setting, message):
     with pytest.raises(ValueError, match=message):
         resolve(True, setting)
 
 
-@pytest.mark.parametrize("method", [MemVR(), VAF(), VCD(), AIRMemory(), AIR(), Composed(CropBlend(), VAF())])
-def test_a_server_of_such_a_method_does_not_start(method):
+@pytest.mark.parametrize(
+    "method", [MemVR(), VAF(), VCD(), AIRMemory(), AIR(), Composed(CropBlend(), VAF()), RandomCrops(CropBlend(keep=2))]
+)
+def test_a_server_with_such_a_method_does_not_start(method):
     with pytest.raises(ValueError, match="cannot run in vLLM"):
         overrides(["LlavaForConditionalGeneration"], method)
 
 
 @pytest.mark.parametrize(
-    "air", [CropBlend(), CropBlend(weight=0.4, keep=3), CropBlend(num_prototypes=7, match="softmax", layout="random")]
+    "method",
+    [
+        CropBlend(),
+        CropBlend(weight=0.3, keep=3),
+        CropBlend(num_prototypes=7, match="softmax", crop_layout="random"),
+        CropBlend(num_crops=200),
+    ],
 )
-def test_a_method_travels_as_bytes(air):
-    assert from_tensor(to_tensor(air)) == air
-    assert resolve(json.loads(json.dumps(written(air)))) == air
+def test_a_method_travels_as_bytes_and_as_a_setting(method):
+    assert from_tensor(to_tensor(method)) == method
+    assert resolve(json.loads(json.dumps(to_setting(method)))) == method
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_variant_is_chosen_by_the_architecture(name):
-    chosen = overrides([name], "air:weight=0.4")
-    assert chosen["architectures"] == [ARCHITECTURES[name]]
-    assert resolve(chosen["airvlm"]) == CropBlend(weight=0.4)
+    chosen = overrides([name], "crop-blend:weight=0.3")
+    assert chosen["architectures"] == [f"CropBlend{name}"]
+    assert resolve(chosen["airvlm"]) == CropBlend(weight=0.3)
     assert overrides(chosen["architectures"])["architectures"] == chosen["architectures"]
+    assert resolve(overrides([name], False)["airvlm"]) is None
 
 
 def test_an_architecture_without_a_variant_is_refused():
     with pytest.raises(ValueError, match=r"InternVL.*airvlm serve"):
         overrides(["InternVLForConditionalGeneration"])
-
-
-def test_the_command_line_is_vllms_own():
-    model = str(model_path())
-    rest = ["--port", "1", "--hf-overrides", '{"airvlm": false, "x": 1}', "--enforce-eager"]
-    arguments = command_line(model, CropBlend(weight=0.4), rest)
-    assert arguments[:4] == ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
-    chosen = json.loads(arguments[5])
-    assert chosen["architectures"] == ["AirLlavaForConditionalGeneration"]
-    assert chosen["x"] == 1
-    assert resolve(chosen["airvlm"]) == CropBlend(weight=0.4)
-    assert arguments[6:] == ["--port", "1", "--enforce-eager"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--method", "memvr"], "memvr cannot run in vLLM"),
-        (["--method", "air-lineage"], "air-lineage"),
-        (["--set", "wieght=1"], "wieght"),
-        (["--hf-overrides"], "needs a value"),
-    ],
-)
-def test_bad_input_ends_in_one_line_and_code_2(arguments, message, capsys):
-    assert run(["vllm", "serve", str(model_path()), *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert "Traceback" not in told
-
-
-def test_a_model_that_is_not_there_is_refused(capsys, tmp_path):
-    assert run(["vllm", "serve", str(tmp_path / "nothing")]) == 2
-    assert "nothing" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Where users already are: lmms-eval, vLLM and transformers' own doors. Each is imported by its host, never by us."""
+"""airvlm inside other tools: transformers' pipelines and generate, lmms-eval, and vLLM."""

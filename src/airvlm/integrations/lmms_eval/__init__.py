@@ -1,6 +1,6 @@
-"""airvlm as a model of lmms-eval: `lmms-eval eval --model airvlm --model_args pretrained=...,method=air --tasks pope`.
+"""airvlm as a model of lmms-eval: `lmms-eval eval --model airvlm --model_args method=crop-blend --tasks pope`.
 
-lmms-eval finds `manifest` by the entry-point group `lmms_eval.models`. Knows names only: the classes are models.py.
+lmms-eval finds `manifest` by the entry-point group `lmms_eval.models`.
 """
 
 from __future__ import annotations

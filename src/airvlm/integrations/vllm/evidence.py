@@ -1,7 +1,4 @@
-"""Visual tokens reinforced by their image's crops, as tensors alone: what AIR's transported reading does to them.
-
-The one place of this plug-in that knows AIR's parts. Knows nothing of vLLM.
-"""
+"""What crop-blend does to visual tokens, as a function of tensors, without vLLM."""
 
 from __future__ import annotations
 
@@ -10,56 +7,57 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from airvlm import AIR
-from airvlm.inputs.shrink import reduced, usable_side
-from airvlm.methods.evidence.crops import Box, CropTokens, crop_boxes, crops
-from airvlm.methods.evidence.match import gather
-from airvlm.methods.crop_blend import project
+from airvlm import CropBlend
+from airvlm.inputs.shrink import reduce_for_crops, usable_side
+from airvlm.methods.evidence.crops import CropTokens, crop_boxes, pad_crops
+from airvlm.methods.evidence.matching import gather_evidence
 
-__all__ = ["cut", "reinforced"]
+__all__ = ["blend_crops", "cut_crops"]
 
 
-def cut(image: Image.Image, air: AIR, processor: Any) -> list[Image.Image]:
-    """The crops of an image: of the original, or of a copy that still has all that the processor can use."""
-    boxes = crop_boxes(image.size, air.patches, air.layout, air.seed)
-    view, inside = reduced(image, boxes, usable_side(processor))
-    return crops(view, [Box(*box) for box in inside])
+def cut_crops(image: Image.Image, method: CropBlend, processor: Any) -> list[Image.Image]:
+    """The crops of an image, cut from a reduced copy where the image has more detail than the processor uses."""
+    boxes = crop_boxes(image.size, method.num_crops, method.crop_layout, method.crop_seed)
+    source, scaled = reduce_for_crops(image, boxes, usable_side(processor))
+    return [source.crop(box) for box in scaled]
 
 
 @torch.no_grad()
-def reinforced(
+def blend_crops(
     Z: Sequence[Tensor],
-    tokens: Sequence[Sequence[Tensor]],
+    crops: Sequence[Sequence[Tensor]],
     sizes: Sequence[tuple[int, int]],
-    airs: Sequence[AIR],
+    methods: Sequence[CropBlend],
 ) -> list[Tensor | None]:
-    """The new tokens (K, d) of each image, from its own Z (K, d) and its crops' (N_m, d); None where none changes."""
+    """The new tokens (K, d) of each image; None where nothing changes.
+
+    Args:
+        Z: each image's visual tokens (K, d).
+        crops: each image's crops as tokens (N_m, d).
+        sizes: each image's width and height.
+        methods: each image's method.
+    """
     new: dict[int, Tensor | None] = {}
-    for air in dict.fromkeys(airs):
-        members = [i for i, own in enumerate(airs) if own == air]
-        packed = [_packed(tokens[i], sizes[i], air, Z[i].shape[-1]) for i in members]
-        found = gather([Z[i] for i in members], packed, air, project)
+    for method in dict.fromkeys(methods):
+        members = [i for i, own in enumerate(methods) if own == method]
+        padded = [_pad(crops[i], sizes[i], method, Z[i].shape[-1]) for i in members]
+        found = gather_evidence([Z[i] for i in members], padded, method.evidence_spec())
         for i, evidence in zip(members, found, strict=True):
             if evidence.projected is None:
                 new[i] = None
                 continue
             at, projected = evidence.prototypes, evidence.projected
-            if evidence.covered is not None:
+            if evidence.covered is not None:  # with match="geometry" there may be places that no kept crop shows
                 at, projected = at[evidence.covered], projected[evidence.covered]
             z = Z[i][at].float()
-            tokens_of_image = Z[i].clone()
-            tokens_of_image[at] = (z + air.weight * (projected - z)).to(Z[i].dtype)
-            new[i] = tokens_of_image
+            blended = Z[i].clone()
+            blended[at] = (z + method.weight * (projected - z)).to(Z[i].dtype)
+            new[i] = blended
     return [new[i] for i in range(len(Z))]
 
 
-def _packed(tokens: Sequence[Tensor], size: tuple[int, int], air: AIR, d: int) -> CropTokens:
-    boxes = tuple(crop_boxes(size, air.patches, air.layout, air.seed))
-    if not tokens:
-        return CropTokens((), size, torch.zeros(0, 0, d), None)
-    padded = nn.utils.rnn.pad_sequence(list(tokens), batch_first=True)  # (M, N, d)
-    lengths = torch.tensor([len(own) for own in tokens], device=padded.device)
-    mask = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
-    return CropTokens(boxes, size, padded, None if bool(mask.all()) else mask)
+def _pad(tokens: Sequence[Tensor], size: tuple[int, int], method: CropBlend, d: int) -> CropTokens:
+    boxes = crop_boxes(size, method.num_crops, method.crop_layout, method.crop_seed)
+    return pad_crops(boxes, size, list(tokens), d)

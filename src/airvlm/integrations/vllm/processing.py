@@ -1,7 +1,6 @@
-"""vLLM's multimodal processors with crops: each image brings the pixels of its crops and the method it is given.
+"""vLLM's multimodal processors with crops: each image brings the pixels of its crops and its method.
 
-The method is part of the multimodal cache's key, so that one image under two methods is two entries. Knows nothing
-of what the crops are used for.
+The method is part of the multimodal cache's key, so that one image under two methods is two entries.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from PIL import Image
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing import InputProcessingContext
 
-from airvlm import AIR
-from airvlm.integrations.vllm.evidence import cut
+from airvlm import CropBlend
+from airvlm.integrations.vllm.evidence import cut_crops
 from airvlm.integrations.vllm.settings import resolve, to_tensor
 from airvlm.models.families import FAMILIES
 
-__all__ = ["KEY", "PREFIX", "AirContext", "AirInfo", "AirProcessor"]
+__all__ = ["KEY", "PREFIX", "CropProcessor", "SettingContext", "SettingInfo"]
 
 KEY = "airvlm"  # in mm_processor_kwargs and hf_overrides
-PREFIX = "air_"  # of the fields that accompany an image
+PREFIX = "airvlm_"  # of the fields that accompany an image
 
 
-class AirContext(InputProcessingContext):
-    """The context of a processor that never hands our own setting on to transformers."""
+class SettingContext(InputProcessingContext):
+    """The context of a processor that does not pass our own setting to transformers."""
 
     def get_merged_mm_kwargs(self, kwargs: Mapping[str, object], **options: Any) -> dict[str, Any]:
         merged: dict[str, Any] = super().get_merged_mm_kwargs(kwargs, **options)
@@ -35,48 +34,48 @@ class AirContext(InputProcessingContext):
         return merged
 
 
-class AirInfo:
-    """Beside a model's own ProcessingInfo."""
+class SettingInfo:
+    """Mixed into a model's own ProcessingInfo."""
 
     def __init__(self, ctx: Any) -> None:
-        super().__init__(AirContext(ctx.model_config, ctx.tokenizer))  # type: ignore[call-arg]
+        super().__init__(SettingContext(ctx.model_config, ctx.tokenizer))  # type: ignore[call-arg]
 
 
-class AirProcessor:
-    """Beside a model's own multimodal processor."""
+class CropProcessor:
+    """Mixed into a model's own multimodal processor."""
 
     info: Any
 
-    def _air(self, kwargs: Mapping[str, Any]) -> AIR | None:
-        """The method of a request: its own setting, else the server's."""
+    def _method(self, kwargs: Mapping[str, Any]) -> CropBlend | None:
+        """The method of a request: its own setting, or the server's."""
         configured = self.info.ctx.get_mm_config().mm_processor_kwargs or {}
         server = configured.get(KEY, getattr(self.info.get_hf_config(), KEY, None))
         return resolve(server, kwargs.get(KEY))
 
     def _get_mm_hashes(self, inputs: Any) -> Any:
-        air = self._air(inputs.hf_processor_mm_kwargs)
-        told = {**inputs.hf_processor_mm_kwargs, KEY: str(None if air is None else air.to_json())}
-        return super()._get_mm_hashes(replace(inputs, hf_processor_mm_kwargs=told))  # type: ignore[misc]
+        method = self._method(inputs.hf_processor_mm_kwargs)
+        resolved = {**inputs.hf_processor_mm_kwargs, KEY: str(None if method is None else method.to_json())}
+        return super()._get_mm_hashes(replace(inputs, hf_processor_mm_kwargs=resolved))  # type: ignore[misc]
 
     def _call_hf_processor(self, hf_data: Mapping[str, Any], hf_kwargs: Mapping[str, Any]) -> Any:
         outputs = super()._call_hf_processor(hf_data, hf_kwargs)  # type: ignore[misc]
-        air, images = self._air(hf_kwargs), hf_data.get("images")
-        if air is None or not images:
+        method, images = self._method(hf_kwargs), hf_data.get("images")
+        if method is None or not images:
             return outputs
         own: dict[str, list[Any]] = {}
         for image in images:
-            shown = _image(image)
-            # one call for each image: pixels that depended on its neighbours could not be cached
-            fields = self._crop_fields(shown, air, hf_kwargs)
-            fields |= {"method": to_tensor(air), "size": torch.tensor(shown.size)}
+            rgb = _to_pillow(image)
+            # one call per image: pixels that depended on its neighbors could not be cached
+            fields = self._crop_fields(rgb, method, hf_kwargs)
+            fields |= {"method": to_tensor(method), "size": torch.tensor(rgb.size)}
             for name, value in fields.items():
                 own.setdefault(PREFIX + name, []).append(value)
         outputs.update(own)
         return outputs
 
-    def _crop_fields(self, image: Image.Image, air: AIR, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _crop_fields(self, image: Image.Image, method: CropBlend, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         whole = self.info.get_hf_processor(**{k: v for k, v in kwargs.items() if k != KEY})
-        crops = cut(image, air, whole)
+        crops = cut_crops(image, method, whole)
         if not crops:
             return {}
         family = FAMILIES[self.info.get_hf_config().model_type]
@@ -94,7 +93,7 @@ class AirProcessor:
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, Any]) -> Any:
         own = super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs)  # type: ignore[misc]
         ours = {
-            # small tables are read on the host
+            # small tables are read on the CPU
             name: MultiModalFieldConfig.batched("image", keep_on_cpu=name != PREFIX + "pixel_values")
             for name in hf_inputs
             if name.startswith(PREFIX)
@@ -102,8 +101,8 @@ class AirProcessor:
         return {**own, **ours}
 
 
-def _image(image: Any) -> Image.Image:
+def _to_pillow(image: Any) -> Image.Image:
     image = getattr(image, "media", image)  # vLLM keeps an upload's bytes beside the image
     if not isinstance(image, Image.Image):
-        raise ValueError(f"AIR crops images; a {type(image).__name__} cannot be cropped: send a PIL image")
+        raise ValueError(f"crop-blend crops images; a {type(image).__name__} cannot be cropped: send a Pillow image")
     return image.convert("RGB")

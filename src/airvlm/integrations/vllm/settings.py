@@ -1,101 +1,75 @@
-"""Which method a request gets: the server's own, the request's changes to it, or none; refused where vLLM cannot.
+"""Which method a request to vLLM gets: the server's, the request's own, or none.
 
-A setting is True (AIR as it is), False (the model as it is), a method as the command line spells it, or a mapping of
-AIR's fields, with "method" for its name. Knows nothing of vLLM: methods travel to its workers as tensors of bytes.
+A setting is JSON, in the form of `airvlm serve`: false, or {"method": {"name": "crop-blend", "weight": 0.4}}. Methods
+travel to vLLM's workers as tensors of bytes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from airvlm import AIR, Method, parse_method
+from airvlm import CropBlend, Method
+from airvlm.methods.requests import MethodLimits, method_from_request
 
-__all__ = ["Setting", "from_tensor", "resolve", "to_tensor", "written"]
+__all__ = ["check_engine", "from_tensor", "resolve", "to_setting", "to_tensor"]
 
-Setting: TypeAlias = "str | bool | Mapping[str, Any] | Method | None"
+OPERATOR = MethodLimits(crops=4096)
 
 
-def resolve(server: Setting, request: Setting = None) -> AIR | None:
-    """The method of one request; None for the model as it is. Raises ValueError for what vLLM cannot serve."""
-    default = _method(True if server is None else server, AIR(), local=True)
+def resolve(server: Any, request: Any = None) -> CropBlend | None:
+    """The method of one request; None is the model as it is. Raises ValueError for what vLLM cannot run.
+
+    Args:
+        server: the server's setting.
+        request: the request's setting; None leaves the server's.
+    """
+    default = check_engine(_build(server, CropBlend(), OPERATOR))
     if request is None:
         return default
-    return _method(request, default or AIR(), local=False)  # it came over a network: no file is read for it
+    return check_engine(_build(request, default or CropBlend(), MethodLimits()))
 
 
-def _method(setting: Setting, base: AIR, *, local: bool) -> AIR | None:
-    if setting is False:
-        return None
-    if setting is True:
-        return base
-    if isinstance(setting, str | Method):
-        return _served(parse_method(setting, local=local) if isinstance(setting, str) else setting)
-    if not isinstance(setting, Mapping):
-        raise ValueError(f"airvlm = {setting!r}: give false, true, a method's name or its fields")
-    changes = {name: tuple(v) if isinstance(v, list) else v for name, v in setting.items() if name != "method"}
-    method: Method | None = base
-    if "method" in setting:
-        method = parse_method(str(setting["method"]), local=local)
-        if method is None and changes:
-            raise ValueError(f"airvlm: the model as it is has no {', '.join(changes)}")
-    chosen = _served(method)
-    if chosen is None:
-        return None
-    own = {field.name: getattr(chosen, field.name) for field in fields(AIR)}
-    for name in changes:
-        if name not in own:
-            raise ValueError(f"airvlm: air has no field {name!r}; it has {', '.join(sorted(own))}")
+def _build(setting: Any, default: CropBlend, limits: MethodLimits) -> Method | None:
     try:
-        changed = AIR(**{**own, **changes})
-    except TypeError as error:
+        return method_from_request(setting, default, limits)
+    except ValueError as error:
         raise ValueError(f"airvlm: {error}") from error
-    return _served(changed)
 
 
-def _served(method: Method | None) -> AIR | None:
-    """The method, if it changes visual tokens before prefill and nothing else; None where it is off."""
-    if method is None:
+def check_engine(method: Method | None) -> CropBlend | None:
+    """The method, if vLLM can run it; None if it is disabled by its options."""
+    if method is None or method.disabled_reason is not None:
         return None
-    if not isinstance(method, AIR):
+    if not isinstance(method, CropBlend):
         raise ValueError(
-            f"{method.name} cannot run in vLLM: it acts while the decoder runs, and vLLM's decoder shows no step of "
-            "it. AIR's transported reading (method air) can; `airvlm serve` takes every method."
+            f"{method.label} cannot run in vLLM: it acts inside the decoder or changes another method. crop-blend, "
+            "which changes visual tokens before prefill, can; `airvlm serve` runs every method."
         )
-    if method.reading != "carry":
-        raise ValueError(
-            f"air-{method.reading_name} (reading='ffn') cannot run in vLLM: it writes to feed-forward outputs, where "
-            "vLLM's compiled decoder cannot be reached. Use air, the transported reading; `airvlm serve` takes every "
-            "method."
-        )
-    if method.source != "original":
-        raise ValueError(f"source={method.source!r} is a control for evaluations: vLLM serves source='original'")
-    return None if method.off else method
+    return method
 
 
-def written(air: AIR | None) -> dict[str, Any] | bool:
-    """The method as a setting of plain values, every field of it."""
-    return False if air is None else {k: v for k, v in air.to_json().items() if k != "name"}
+def to_setting(method: CropBlend | None) -> dict[str, Any] | bool:
+    """The method as a setting."""
+    return False if method is None else {"method": method.to_json()}
 
 
-def to_tensor(method: AIR) -> Tensor:
+def to_tensor(method: CropBlend) -> Tensor:
     """The method as bytes (uint8), as a field beside the image's pixels."""
     return torch.frombuffer(bytearray(json.dumps(method.to_json()).encode()), dtype=torch.uint8)
 
 
-def from_tensor(data: Tensor) -> AIR:
+def from_tensor(data: Tensor) -> CropBlend:
     """The method that `to_tensor` wrote."""
     return _read(bytes(data.cpu().tolist()))
 
 
 @lru_cache(maxsize=256)
-def _read(text: bytes) -> AIR:
+def _read(text: bytes) -> CropBlend:
     method = Method.from_json(json.loads(text))
-    assert isinstance(method, AIR)
+    assert isinstance(method, CropBlend)
     return method
