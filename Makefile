@@ -6,7 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast test-doors durations coverage check format docs results bench train train-photo clean
+.PHONY: demo test test-fast test-integrations durations coverage check format docs results bench train train-photo clean
 
 # a bundled scene and a photograph described without and with AIR, and drawings of what AIR looked at
 demo: $(STAMP)
@@ -27,17 +27,17 @@ test-fast: $(STAMP)
 durations: $(STAMP)
 	$(BIN)/python -m tools.slow out/durations.xml
 
-# what other packages open, each in an environment that holds them: lmms-eval, vLLM on the CPU, the page in Chromium,
-# and the oldest transformers (under half an hour on 2 cores, environments included; they are built once)
-DOORS := lmms vllm web
-DOOR_TEST := AIRVLM_DOORS=$(CURDIR)/out/doors OMP_NUM_THREADS=1
-test-doors: $(STAMP) $(DOORS:%=.venv-%/.installed)
-	$(DOOR_TEST) $(BIN)/python -m pytest tests/doors/test_oldest_transformers.py
-	$(DOOR_TEST) .venv-lmms/bin/python -m pytest tests/doors/test_lmms_eval.py
-	$(DOOR_TEST) AIRVLM_SERVER_PYTHON=$(BIN)/python .venv-lmms/bin/python -m pytest tests/doors/test_lmms_openai.py
-	$(DOOR_TEST) PYTHONPATH=$(CURDIR)/tests/doors/cpu .venv-vllm/bin/python -m pytest tests/doors/test_vllm.py
-	$(DOOR_TEST) PYTHONPATH=$(CURDIR)/tests/doors/cpu .venv-vllm/bin/python -m pytest tests/doors/test_vllm_engines.py tests/doors/test_vllm_server.py
-	$(DOOR_TEST) .venv-web/bin/python -m pytest tests/doors/test_web.py
+# the integrations, each in an environment with the other package: lmms-eval, vLLM on the CPU, the page in Chromium, and
+# the oldest transformers (under half an hour on 2 cores, environments included; they are built once)
+INTEGRATIONS := lmms vllm web
+EXTERNAL_TEST := AIRVLM_INTEGRATIONS=$(CURDIR)/out/integrations OMP_NUM_THREADS=1
+test-integrations: $(STAMP) $(INTEGRATIONS:%=.venv-%/.installed)
+	$(EXTERNAL_TEST) $(BIN)/python -m pytest tests/external/test_oldest_transformers.py
+	$(EXTERNAL_TEST) .venv-lmms/bin/python -m pytest tests/external/test_lmms_eval.py
+	$(EXTERNAL_TEST) AIRVLM_SERVER_PYTHON=$(BIN)/python .venv-lmms/bin/python -m pytest tests/external/test_lmms_openai.py
+	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm.py
+	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm_engines.py tests/external/test_vllm_server.py
+	$(EXTERNAL_TEST) .venv-web/bin/python -m pytest tests/external/test_web.py
 
 .venv-%/.installed: constraints-%.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv-$*
@@ -87,7 +87,7 @@ train-photo: $(STAMP)
 	$(BIN)/python -m experiments.train.photo $(PHOTOS) $(OBJECTS) --recipe $(RECIPE)
 
 clean:
-	rm -rf $(VENV) $(DOORS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(INTEGRATIONS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache
 
 # the constraints keep pip from choosing another torch than the tested one
 $(STAMP): pyproject.toml constraints.txt
