@@ -1,0 +1,105 @@
+"""Mutation testing on a toy package: what is tested is caught, what is not survives, and a campaign resumes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools import mutants
+
+SOURCE = '''"""A toy."""
+
+
+def clamp(x: int, low: int = 0) -> int:
+    """1 if True."""
+    if x < low and low is not None:
+        return low
+    return x - 0 * x
+
+
+def untested(x: int, y: int) -> int:
+    total = max(x, y)
+    total += 3
+    return -total
+'''
+TEST = """from toy.numbers.clamping import clamp
+
+
+def test_clamp():
+    assert [clamp(x, 2) for x in (1, 2, 3)] == [2, 2, 3]
+    assert clamp(-1) == 0
+    assert clamp(1) == 1
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for folder in ("src/toy/numbers", "tests/numbers"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "src/toy/numbers/clamping.py").write_text(SOURCE)
+    (tmp_path / "tests/numbers/test_clamping.py").write_text(TEST)
+    return tmp_path
+
+
+def changes(root: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for mutant in mutants.find_mutants(root, root / "src/toy/numbers/clamping.py"):
+        found.setdefault(mutant.kind, set()).add(mutant.after.strip())
+    return found
+
+
+def test_every_kind_of_change_is_found_and_nothing_in_texts_or_annotations(root: Path) -> None:
+    found = changes(root)
+    assert {"if x <= low and low is not None:", "if x < low and low is None:"} <= found["comparison"]
+    assert {"return x + 0 * x", "return x - 0 / x", "return total"} <= found["sign"]
+    assert {"if x < low or low is not None:", "if x < low:", "if low is not None:"} <= found["condition"]
+    assert "if not (x < low and low is not None):" in found["condition"]
+    assert {"def clamp(x: int, low: int = 1) -> int:", "total += 4", "total += 2"} <= found["constant"]
+    assert found["arguments"] == {"total = max(y, x)"}
+    assert "pass" in found["statement"]
+    assert not any("toy" in after or "if True" in after for kind in found.values() for after in kind)
+
+
+def test_offsets_count_characters_that_take_several_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "text.py"
+    file.write_text('τ = "×" if 1 < 2 else "°"\n')
+    assert 'τ = "×" if 1 <= 2 else "°"' in {mutant.after for mutant in mutants.find_mutants(tmp_path, file)}
+
+
+def test_a_seed_draws_the_same_mutants_and_another_does_not(root: Path) -> None:
+    first, again, other = (mutants.draw(root, "toy", ["numbers"], seed, 6) for seed in (1, 1, 2))
+    assert first == again
+    assert len({mutant.id for mutant in first}) == 6
+    assert first != other
+
+
+def test_the_mirror_is_the_file_of_the_same_name_or_else_the_folder(root: Path) -> None:
+    assert mutants.mirror_tests(root, "toy", "src/toy/numbers/clamping.py") == ["tests/numbers/test_clamping.py"]
+    assert mutants.mirror_tests(root, "toy", "src/toy/numbers/other.py") == ["tests/numbers"]
+    assert mutants.mirror_tests(root, "toy", "src/toy/elsewhere/other.py") == []
+
+
+@pytest.mark.slow
+def test_a_campaign_lists_survivors_and_resumes(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = {"if x < low or low is not None:", "total += 4"}
+    possible = mutants.find_mutants(root, root / "src/toy/numbers/clamping.py")
+    monkeypatch.setattr(mutants, "draw", lambda *_: [one for one in possible if one.after.strip() in chosen])
+    log = root / "log.jsonl"
+    mutants.main(["--root", str(root), "--package", "toy", "--folders", "numbers", "--log", str(log)])
+    rows = {row["after"].strip(): row["status"] for row in map(json.loads, log.read_text().splitlines())}
+    assert rows == {"if x < low or low is not None:": "caught", "total += 4": "survived"}
+    printed = capsys.readouterr().out
+    assert "| numbers | 2 | 1 | 1 | 0 |" in printed
+    assert "| src/toy/numbers/clamping.py:13 | constant | `total += 3` | `total += 4` | survived |" in printed
+    assert (root / "src/toy/numbers/clamping.py").read_text() == SOURCE  # only a copy is changed
+
+    monkeypatch.setattr(mutants, "run_tests", lambda *_: pytest.fail("a mutant ran twice"))
+    mutants.main(["--root", str(root), "--package", "toy", "--folders", "numbers", "--log", str(log)])
+    assert capsys.readouterr().out.endswith(printed[printed.index("| folder") :])
+
+
+def test_an_endless_mutant_is_stopped(root: Path) -> None:
+    (root / "tests/numbers/test_clamping.py").write_text("def test_never_ends():\n    while True:\n        pass\n")
+    assert mutants.run_tests(root, ["tests/numbers"], timeout=3) == "timeout"
