@@ -1,5 +1,6 @@
-"""Large images: crops are cut from a copy that is shrunk once, and say the same."""
+"""Large images: crops are cut from a copy that is shrunk once, and give the same tokens."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from airvlm.inputs.shrink import reduced, reduction, usable_side
+from airvlm.inputs.cache import provenance
+from airvlm.inputs.images import load_image
+from airvlm.inputs.shrink import decode_side, reduce_for_crops, reduction_factor, usable_side
 from airvlm.methods import CropBlend
-from airvlm.methods.air import crops
-from airvlm.methods.evidence.crops import Cropping, crop_boxes, encode_crops
+from airvlm.methods.evidence.crops import CropPlan, crop_boxes, encode_crops
 from airvlm.vlm import VLM
 
 
@@ -35,16 +37,18 @@ def photograph(width: int, height: int) -> Image.Image:
         ({}, None),
     ],
 )
-def test_an_image_processor_says_what_it_can_use(settings: dict[str, Any], side: int | None) -> None:
+def test_the_usable_side_is_the_longest_that_the_image_processor_makes(
+    settings: dict[str, Any], side: int | None
+) -> None:
     processor = SimpleNamespace(image_processor=SimpleNamespace(**settings))
     assert usable_side(processor) == side
 
 
 def test_the_smallest_crop_keeps_twice_what_the_encoder_reads() -> None:
     boxes = crop_boxes((4000, 3000), 12)
-    k = reduction((4000, 3000), boxes, 112)
+    k = reduction_factor((4000, 3000), boxes, 112)
     assert k == 6
-    small, inside = reduced(Image.new("RGB", (4000, 3000)), boxes, 112)
+    small, inside = reduce_for_crops(Image.new("RGB", (4000, 3000)), boxes, 112)
     assert small.size == (667, 500)
     assert all(min(x1 - x0, y1 - y0) >= 2 * 112 for x0, y0, x1, y1 in inside)
     assert all(0 <= x0 < x1 <= 667 and 0 <= y0 < y1 <= 500 for x0, y0, x1, y1 in inside)
@@ -53,23 +57,23 @@ def test_the_smallest_crop_keeps_twice_what_the_encoder_reads() -> None:
 @pytest.mark.parametrize("size", [(448, 448), (1200, 900)])
 def test_small_images_are_left_as_they_are(size: tuple[int, int]) -> None:
     image = Image.new("RGB", size)
-    small, inside = reduced(image, crop_boxes(size, 12), 112)
+    small, inside = reduce_for_crops(image, crop_boxes(size, 12), 112)
     assert small is image and inside == [tuple(box) for box in crop_boxes(size, 12)]
-    assert reduction((9000, 9000), [(0, 0, 9000, 9000)], None) == 1
+    assert reduction_factor((9000, 9000), [(0, 0, 9000, 9000)], None) == 1
 
 
 def test_the_evidence_of_a_photograph_is_the_same_to_within_resampling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vlm, image = VLM.load("tiny"), photograph(2400, 1800)
-    parts = (vlm.parts, vlm.processor, [image], ["photograph"], Cropping())
+    parts = (vlm.parts, vlm.processor, [image], ["photograph"], CropPlan(), provenance(vlm.model, vlm.processor))
     assert usable_side(vlm.processor) == 112
     [shrunk] = encode_crops(*parts)
-    quick = vlm.describe(image, method=CropBlend(), max_new_tokens=16)
-    vlm.builder.forget()
-    monkeypatch.setattr(crops, "reduced", lambda image, boxes, side: (image, boxes))
+    quick = vlm.describe(image, method=CropBlend(num_crops=12), max_new_tokens=16)
+    vlm.builder.cache.clear()
+    monkeypatch.setattr("airvlm.methods.evidence.crops.reduce_for_crops", lambda image, boxes, side: (image, boxes))
     [whole] = encode_crops(*parts)
-    exact = vlm.describe(image, method=CropBlend(), max_new_tokens=16)
+    exact = vlm.describe(image, method=CropBlend(num_crops=12), max_new_tokens=16)
     assert shrunk.boxes == whole.boxes and shrunk.size == whole.size
     alike = torch.cosine_similarity(shrunk.tokens, whole.tokens, dim=-1)  # (M, N)
     assert 0.99 < float(alike.mean()) < 1.0 - 1e-6  # it was shrunk, and that hardly shows
@@ -77,3 +81,27 @@ def test_the_evidence_of_a_photograph_is_the_same_to_within_resampling(
     near = [[crop.distance for crop in report.crops[0]] for report in (quick.report, exact.report)]
     assert near[0] == pytest.approx(near[1], abs=0.01)
     assert quick.report.crops[0][0].box == exact.report.crops[0][0].box
+
+
+def test_an_image_is_decoded_large_enough_for_crops_of_half_its_side() -> None:
+    assert decode_side(112) == 448 and decode_side(None) is None
+
+
+def test_the_evidence_of_a_draft_is_the_same_to_within_resampling(tmp_path: Path) -> None:
+    vlm, path = VLM.load("tiny"), tmp_path / "large.jpg"
+    photograph(2400, 1800).save(path, quality=92)
+    whole, quick = load_image(path), load_image(path, decode_side=decode_side(usable_side(vlm.processor)))
+    assert quick.size == (600, 450)
+    seen = [np.asarray(image.resize((112, 112), Image.Resampling.BICUBIC), dtype=float) for image in (whole, quick)]
+    assert np.abs(seen[0] - seen[1]).max() <= 3
+    made_by = provenance(vlm.model, vlm.processor)
+    tokens = [
+        encode_crops(vlm.parts, vlm.processor, [image], [name], CropPlan(), made_by)[0].tokens
+        for name, image in (("whole", whole), ("quick", quick))
+    ]
+    alike = torch.cosine_similarity(*tokens, dim=-1)  # (M, N)
+    assert 0.99 < float(alike.mean()) < 1.0 - 1e-6
+    reports = [vlm.describe(image, method=CropBlend(), max_new_tokens=16).report for image in (whole, quick)]
+    assert reports[0] is not None and reports[1] is not None
+    near = [[crop.distance for crop in report.crops[0]] for report in reports if report is not None]
+    assert near[0] == pytest.approx(near[1], abs=0.02)

@@ -22,7 +22,7 @@ from airvlm.inputs.cache import ImageCache, cache_of, provenance, serial
 from airvlm.inputs.images import BadImage, ImageSource, LoadedImage, read_image
 from airvlm.inputs.prompts import Question, image_token, prompt_text
 from airvlm.models.families import Layout
-from airvlm.models.parts import ModelParts
+from airvlm.models.parts import ModelParts, check_processor
 
 __all__ = ["Images", "InputBuilder", "Request", "group_by_length", "read_windows"]
 
@@ -49,6 +49,7 @@ class InputBuilder:
     """
 
     def __init__(self, model: Any, processor: Any, parts: ModelParts, *, allow_urls: bool = False) -> None:
+        check_processor(processor, parts)
         self.model = model
         self.processor = processor
         self.family = parts.family

@@ -41,6 +41,8 @@ class Preset:
     normed: bool  # whether the published lens applies the final norm
 
 
+# The scripts differ by benchmark: alpha is 0.29 (Qwen) and 0.26 (GLM, VizWiz too) for CHAIR; the demos use 0.1, and for
+# GLM the window (5, 16). Published MemVR never acted on either model: its switch is off by default.
 PRESETS = {
     "llava": Preset((5, 16), 32, 0.12, "identity", True),
     "qwen": Preset((9, 16), 32, 0.28, "silu", False),

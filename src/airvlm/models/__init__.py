@@ -1,7 +1,7 @@
 """Models: loading them, their parts, and what differs between families.
 
-The paper's two models that transformers does not have, Qwen-VL(-Chat) and GLM-4V-9B, are imported only when asked for,
-and need a newer transformers than the rest of the package does:
+Two models of the paper are not in transformers: Qwen-VL(-Chat) and GLM-4V-9B. They are imported when they are asked
+for, and need a newer transformers than the rest of the package:
 
     model, processor = airvlm.models.load("Qwen/Qwen-VL-Chat")
 """
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from airvlm.models.ported import CheckpointError as CheckpointError
     from airvlm.models.ported import Port as Port
     from airvlm.models.ported import load as load
-    from airvlm.models.ported import recognises as recognises
     from airvlm.models.ported import register as register
 
-__all__ = ["PORTS", "CheckpointError", "Port", "load", "recognises", "register"]
+__all__ = ["PORTS", "CheckpointError", "Port", "load", "register"]
 
 PORTS_NEED = (5, 21)  # the first transformers with the weight conversions that the ports are written in
 

@@ -1,9 +1,7 @@
-"""What is known of each supported model family, as data: the table behind `airvlm models` and the README.
+"""The supported model families: one row per `config.model_type`, with everything in which families differ.
 
-A family is a transformers `config.model_type`; all that differs between families is a row here, the pixels' layout and
-the plain form of a prompt included. Packages bring more of them by entry points of the group `airvlm.families`. This
-file knows nothing of tensors, hooks or methods, and imports no model code: where the parts of a model are is asked of
-the model itself (parts.py).
+Packages add families by entry points of the group `airvlm.families`. No model code is imported here: where the parts
+of a model are is asked of the model itself (parts.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +13,8 @@ from airvlm.registry import Registry
 
 __all__ = ["FAMILIES", "REFUSED", "Family", "Layout", "is_port"]
 
-# images: a row of pixel_values an image; patches: rows counted by image_grid_thw; tiles: anything else (tiles, padding
-# to the largest image), so that an image's pixels may depend on the images beside it
+# How pixel_values holds several images. images: one row per image; patches: rows counted by image_grid_thw; tiles:
+# anything else (tiles, padding to the largest image), where an image's pixels may depend on the images beside it
 Layout: TypeAlias = Literal["images", "patches", "tiles"]
 
 
@@ -25,19 +23,19 @@ class Family:
     """One supported `config.model_type`."""
 
     model_type: str
-    title: str  # what people call it
+    title: str  # the usual name
     checkpoint: str  # one public checkpoint of the family
     resolution: str  # how an image becomes visual tokens
     layout: Layout = "tiles"  # of pixel_values
     plain_pixels: bool = False  # pixel_values is (images, 3, H, W): crops may be cut from the tensor itself
     # The prompt where a checkpoint has no chat template: {images} stands for the placeholders
     prompt: str = "{images}\n{question}\n"
-    # How the image processor is asked to show a crop in one view: a crop is a zoom already
+    # Options with which the image processor shows a crop in one view: a crop is a zoom already
     one_view: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     tiles_key: str | None = None  # output of the image processor that counts each image's tiles
     nested: bool = False  # the image processor wants a list of images per row, and features come per row
-    note: str = ""  # what a user should know before reading numbers
-    # The section of config.json that marks a model which this package has and transformers has not (models/ported)
+    note: str = ""  # what a user should know before comparing numbers
+    # The section of config.json that marks a model of this package (models/ported), which transformers does not have
     ported: str | None = None
     # For models whose parts transformers' accessors do not find: model -> ModelParts
     parts: Callable[[Any], Any] | None = None
@@ -48,7 +46,7 @@ def _table(*families: Family) -> Registry[Family]:
 
 
 def _adopt(name: str, thing: Any, package: str) -> Family:
-    """What a model type from outside stands for: a Family of that name."""
+    """Check what an entry point names: a Family of that model type."""
     if not isinstance(thing, Family):
         raise TypeError(f"{thing!r} is not an airvlm.models.families.Family")
     if thing.model_type != name:
@@ -59,9 +57,9 @@ def _adopt(name: str, thing: Any, package: str) -> Family:
 _FIXED = "fixed square"
 _NATIVE = "native resolution"
 _ANYRES = "base view and tiles (any-res), newline tokens between rows"
-_POST_NORM = "normalises after the feed-forward: only the ratio of the added term counts"
-_DEEPSTACK = "adds visual features in its first layers (deepstack); crops bring their last features only"
-_MIXTURE = "mixture of experts: the routed output is reinforced, the router is not touched"
+_POST_NORM = "normalizes after the feed-forward: only the ratio of an added term counts"
+_DEEPSTACK = "adds visual features in its first layers (deepstack); crops have their last features only"
+_MIXTURE = "mixture of experts: methods change the routed output, not the router"
 _PORTED = (
     "official files, no remote code; equal to the original on small random weights, "
     "the released ones were not run (docs/models.md)"
@@ -169,14 +167,14 @@ FAMILIES: Registry[Family] = _table(
     ),
 )
 
-# Families that no parts can serve, and why
+# Families that cannot be supported, and why
 REFUSED: dict[str, str] = {
     "mllama": "it reads the image by cross-attention and has no image tokens in its sequence, "
-    "so there are no visual rows to reinforce",
+    "so there are no visual tokens to change",
 }
 
 
 def is_port(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a model that this package has and transformers has not."""
+    """Whether a config.json is that of a model of this package, which transformers does not have."""
     family = FAMILIES.get(str(config.get("model_type")))
     return family is not None and family.ported is not None and bool(config.get(family.ported))

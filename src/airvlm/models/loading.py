@@ -1,30 +1,36 @@
-"""From a name to a model and its processor: an embedded one, a local folder, or a name on the model hub.
+"""From a name to a model and its processor: an embedded model, a local folder, or a name on the hub.
 
-Weights are read from safetensors only, and a checkpoint's own code never runs unless asked for. This file knows
-nothing of questions, images or methods.
+Weights are read from safetensors only, and code that comes with a checkpoint never runs unless asked for.
 """
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import build_hf_headers, get_session
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig
 
 from airvlm import photo, tiny
 from airvlm.models.families import FAMILIES, is_port
-from airvlm.models.quantised import any_size_on_a_cpu
 
-__all__ = ["EMBEDDED", "LoadError", "fingerprint", "load_parts"]
+__all__ = ["EMBEDDED", "LoadError", "avoid_packing_on_cpu", "fingerprint", "load_parts"]
 
 # Below this size every byte of a model is hashed; above it a sample of each tensor (hashing 14 GB takes a minute)
 HASH_ALL_BELOW = 512 * 2**20
 SAMPLE = 4096  # elements taken from each tensor of a larger model
+TIMEOUT = 5.0  # seconds for the first word of the hub
+HUB_OPTIONS = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # of everything that is fetched
 
+# bitsandbytes in 4 bits: weights that share a scale, and output features that its packed form takes together
+BLOCK, PACKED = 64, 32
 
 # The models inside the package, by name; the first is the default
 EMBEDDED = {"photo": photo, "tiny": tiny}
@@ -45,56 +51,69 @@ def load_parts(
     allow_missing: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, Any, str]:
-    """(model in evaluation mode, processor, name). `name_or_path=None` is the embedded photograph model.
+    """Load a model and its processor.
 
-    `dtype=None` is float32 on a CPU, where half precision is slow, and the checkpoint's own elsewhere.
-    `allow_missing`: load weights that are not all there, or of another shape; the rest is drawn at random.
+    Args:
+        name_or_path: an embedded model ("photo", the default, or "tiny"), a local folder, or a name on the hub.
+        adapter: a LoRA to merge into the weights.
+        device: where the model runs; a GPU if there is one.
+        dtype: of the weights; by default float32 on a CPU, where half precision is slow, and the checkpoint's own
+            elsewhere.
+        device_map: as in transformers, to spread a model over devices.
+        trust_remote_code: run code that comes with the checkpoint.
+        allow_missing: accept weights that are missing or have another shape; they are then random.
+        options: passed to transformers' `from_pretrained`.
+
+    Returns:
+        The model in evaluation mode, its processor, and its name.
     """
-    name = _default() if name_or_path is None else str(name_or_path)
+    name = _default_name() if name_or_path is None else str(name_or_path)
     source = EMBEDDED[name].model_path() if name in EMBEDDED else name_or_path or name
     folder = _local_folder(source)
-    place = _place(device)
+    place = _check_device(device)
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" and device_map is None else "auto"
     if device_map is None and "quantization_config" in options:
-        device_map = {"": place}  # quantised weights stay where they are loaded to
+        device_map = {"": place}  # quantized weights stay where they are loaded to
+    if folder is None and _hub_is_unreachable(str(source), options):
+        options["local_files_only"] = True
     where: dict[str, Any] = {"dtype": dtype, "device_map": device_map, **options}
-    config = _config(str(folder or source))
+    config = _read_config(str(folder or source), options)
     if (config.get("vision_config") or {}).get("model_type") == photo.MODEL_TYPE:
         from airvlm.photo.tower import register
 
         register()
     if is_port(config):
-        model, processor = _port(folder or str(source), where)
+        model, processor = _load_port(folder or str(source), where)
     else:
-        # a package that brings the family may register its model's class when it is imported
+        # a package that adds the family may register its model's class when it is imported
         FAMILIES.get(str(config.get("model_type")))
         model, processor = _from_pretrained(str(folder or source), trust_remote_code, where, allow_missing)
     if adapter is not None:
-        model = _with_adapter(model, str(adapter))
+        model = _merge_adapter(model, str(adapter))
     if "quantization_config" in options:
-        any_size_on_a_cpu(model)
+        avoid_packing_on_cpu(model)
     if device_map is None:
         model = model.to(place)
     return model.eval(), processor, name if adapter is None else f"{name}+{Path(adapter).name}"
 
 
-def _default() -> str:
-    """The first embedded model that this installation holds."""
+def _default_name() -> str:
+    """The first embedded model that this installation has."""
     return next((n for n, own in EMBEDDED.items() if (own.model_path() / "config.json").is_file()), "photo")
 
 
-def _place(device: str | torch.device | None) -> torch.device:
+def _check_device(device: str | torch.device | None) -> torch.device:
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise LoadError(f"device {device}: this machine has none that can be used ({_first_line(error)})") from error
+        raise LoadError(f"device {device} cannot be used on this machine: {_first_line(error)}") from error
     return place
 
 
 def _local_folder(source: str | Path) -> Path | None:
-    """The folder that `source` names, or None for a name on the hub. Raises where a path leads nowhere."""
+    """The folder that `source` names, or None for a name on the hub. Raises for a path that does not exist."""
     path = Path(source).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -108,16 +127,48 @@ def _local_folder(source: str | Path) -> Path | None:
     return None
 
 
-def _config(source: str) -> dict[str, Any]:
-    """config.json, which says whether transformers has the model, or we do (airvlm.models)."""
+def _hub_is_unreachable(name: str, options: Mapping[str, Any]) -> bool:
+    """Ask the hub for a model once, and for a few seconds: transformers would try for half a minute.
+
+    Raises LoadError if the hub has no such model, or cannot be reached and the model is not in the cache.
+    """
     try:
-        config: dict[str, Any] = PreTrainedConfig.get_config_dict(source)[0]
+        cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
+    except HFValidationError as error:
+        raise LoadError(f"cannot load {name}: there is no such folder, and the hub has no such names") from error
+    if constants.HF_HUB_OFFLINE or options.get("local_files_only"):
+        reason = "the hub is switched off (HF_HUB_OFFLINE or local_files_only)"
+    else:
+        try:
+            answer = get_session().head(
+                hf_hub_url(name, "config.json", revision=options.get("revision")),
+                headers=build_hf_headers(token=options.get("token")),
+                timeout=TIMEOUT,
+            )
+        except Exception as error:  # whatever the hub's client raises: no name, no route, no answer
+            reason = f"the hub cannot be reached ({_first_line(error)})"
+        else:
+            if answer.status_code in (401, 404):
+                raise LoadError(
+                    f"cannot load {name}: there is no such folder, and no such model on the hub that you may read"
+                )
+            return False
+    if not isinstance(cached, str):
+        raise LoadError(f"cannot load {name}: there is no such folder, and {reason}")
+    return True
+
+
+def _read_config(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json, which says whether transformers has the model or this package (models/ported)."""
+    hub = {name: options[name] for name in HUB_OPTIONS if name in options}
+    try:
+        config: dict[str, Any] = PreTrainedConfig.get_config_dict(source, **hub)[0]
     except (OSError, ValueError) as error:
         raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
     return config
 
 
-def _port(source: str | Path, where: dict[str, Any]) -> tuple[nn.Module, Any]:
+def _load_port(source: str | Path, where: dict[str, Any]) -> tuple[nn.Module, Any]:
     from airvlm import models
 
     try:
@@ -134,42 +185,45 @@ def _port(source: str | Path, where: dict[str, Any]) -> tuple[nn.Module, Any]:
 def _from_pretrained(
     source: str, trust_remote_code: bool, where: dict[str, Any], allow_missing: bool
 ) -> tuple[nn.Module, Any]:
+    hub = {name: where[name] for name in HUB_OPTIONS if name in where}
     try:
-        processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
+        processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code, **hub)
+        if getattr(processor, "image_processor", None) is None:
+            raise LoadError(f"{source} has a tokenizer but no image processor: it is not a vision-language model")
         model, info = AutoModelForImageTextToText.from_pretrained(
             source,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below, all of them
+            ignore_mismatched_sizes=True,  # all of them are named below
             **where,
         )
+    except LoadError:
+        raise
     except SafetensorError as error:
         raise LoadError(
-            f"cannot load {source}: its weights are damaged or not whole ({_first_line(error)}); fetch them again"
+            f"cannot load {source}: its weights are damaged or incomplete ({_first_line(error)}); fetch them again"
         ) from error
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError) as error:
         raise LoadError(f"cannot load {source}: {_first_line(error)}") from error
-    if getattr(processor, "image_processor", None) is None:
-        raise LoadError(f"{source} has no image processor: it is not a vision-language model")
     if not allow_missing:
-        _check_whole(source, info)
+        _check_complete(source, info)
     return model, processor
 
 
-def _check_whole(source: str, info: Mapping[str, Any]) -> None:
-    """Every weight was read: one that was not is drawn at random, and the answers would be noise without a word."""
+def _check_complete(source: str, info: Mapping[str, Any]) -> None:
+    """Raise if weights were not read: they would be random, and the answers noise."""
     for kind, what in (("missing_keys", "are missing"), ("mismatched_keys", "have another shape")):
         names = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get(kind) or ())
         if names:
             raise LoadError(
                 f"{source}: {len(names)} weights {what} ({', '.join(names[:3])}{', ...' if names[3:] else ''}); "
-                "pass allow_missing=True (--allow-missing) to draw them at random"
+                "pass allow_missing=True (--allow-missing) to use random ones"
             )
 
 
-def _with_adapter(model: nn.Module, adapter: str) -> nn.Module:
-    """The model with a LoRA merged into its weights, so that methods meet an ordinary model."""
+def _merge_adapter(model: nn.Module, adapter: str) -> nn.Module:
+    """The model with a LoRA merged into its weights: an ordinary model for every method."""
     try:
         from peft import PeftModel
     except ImportError as error:
@@ -196,12 +250,27 @@ def fingerprint(model: nn.Module) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         if tensor.device.type == "meta":
-            continue  # offloaded to disk: its name and shape must do
+            continue  # offloaded to disk: only its name and shape are known
         flat = tensor.detach().reshape(-1)
         if not everything and flat.numel() > SAMPLE:
             flat = flat[:: flat.numel() // SAMPLE]
         digest.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def avoid_packing_on_cpu(model: nn.Module) -> None:
+    """Keep bitsandbytes from packing layers that its packed form cannot hold; they are unpacked in each pass instead.
+
+    On processors with AVX512-BF16 it packs every 4-bit layer in its first pass, and fails if the inputs are not a
+    multiple of 64 or the outputs not of 32. In 8 bits it logs in every layer that float32 is cast. The classes are
+    known by name here, so that bitsandbytes need not be installed.
+    """
+    modules: list[Any] = list(model.modules())
+    if any(type(module).__name__ == "Linear8bitLt" for module in modules):
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for module in modules:
+        if type(module).__name__ == "Linear4bit" and (module.in_features % BLOCK or module.out_features % PACKED):
+            module.support_avx512bf16_for_cpu = False
 
 
 def _first_line(error: Exception) -> str:

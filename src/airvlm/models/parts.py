@@ -4,6 +4,8 @@ They are found by transformers' own accessors (`get_decoder()`, `get_image_featu
 no family needs code of its own. No weight is read.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +15,12 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
 from airvlm.models.families import FAMILIES, REFUSED, Family, Layout
 
-__all__ = ["FAMILIES", "Family", "ModelParts", "UnsupportedModel", "iterate_modules"]
+__all__ = ["FAMILIES", "Family", "ModelParts", "UnsupportedModel", "check_processor", "iterate_modules"]
 
 Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
 Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
@@ -86,7 +90,7 @@ class ModelParts:
         return int(projection.in_features) // int(attention.head_dim)
 
     @classmethod
-    def of(cls, model: nn.Module) -> "ModelParts":
+    def of(cls, model: nn.Module) -> ModelParts:
         """Find the parts of a transformers model of a known family; raise UnsupportedModel otherwise."""
         model = _unwrapped(model)
         config: Any = getattr(model, "config", None)
@@ -131,6 +135,32 @@ class ModelParts:
             plain_pixels=family.plain_pixels,
             layout=family.layout,
         )
+
+
+def check_processor(processor: Any, parts: ModelParts) -> None:
+    """Raise ValueError if this is certainly not the model's processor: a tokenizer, or another family's.
+
+    Args:
+        processor: what was given as the processor; None and an image processor alone are accepted.
+        parts: of the model.
+    """
+    kind = type(processor).__name__
+    advice = "Pass the model's own: AutoProcessor.from_pretrained(...)"
+    if isinstance(processor, PreTrainedTokenizerBase):
+        raise ValueError(f"{kind} is a tokenizer, not the processor of {parts.family}. {advice}")
+    token_id = getattr(processor, "image_token_id", None)
+    if isinstance(token_id, int) and token_id != parts.image_token_id:
+        raise ValueError(
+            f"{kind} does not belong to this {parts.family}: its image token is {token_id}, the model's is "
+            f"{parts.image_token_id}. {advice}"
+        )
+    # Equal token ids: it may still be the processor of a family that lays out pixels differently.
+    layouts = {
+        f: FAMILIES[f].layout for f, name in PROCESSOR_MAPPING_NAMES.items() if name == kind and f in FAMILIES.own
+    }
+    known = parts.family in PROCESSOR_MAPPING_NAMES and parts.family in FAMILIES.own
+    if known and layouts and parts.family not in layouts and parts.layout not in layouts.values():
+        raise ValueError(f"{kind} is the processor of {', '.join(layouts)}, not of {parts.family}. {advice}")
 
 
 def iterate_modules(model: nn.Module) -> list[nn.Module]:

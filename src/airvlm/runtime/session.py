@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessorList
 
-from airvlm.models.parts import ModelParts, iterate_modules
+from airvlm.models.parts import ModelParts, check_processor, iterate_modules
 from airvlm.report import Report
 from airvlm.runtime.contexts import ActiveContexts
 from airvlm.runtime.intervention import DISABLED, Context, ForwardPass, GenerateCall
@@ -65,6 +65,8 @@ class Session:
         self.parts = parts if parts is not None else ModelParts.of(model)
         self.model = self.parts.model  # without torch.compile's or PEFT's wrapper
         self._given = model  # with them
+        if check_images:
+            check_processor(processor, self.parts)
         self.context = Context(
             self.parts, processor, RowImages(self.name, self.parts, processor, images, check=check_images)
         )

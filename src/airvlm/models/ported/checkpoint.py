@@ -33,7 +33,7 @@ from airvlm.models.glm_4v import processing as glm
 from airvlm.models.glm_4v.model import Glm4VConfig, Glm4VForConditionalGeneration, glm_conversions
 from airvlm.models.ported.processing import HUB_OPTIONS, SquareImageProcessor
 from airvlm.models.ported.tokenizer import VocabularyError
-from airvlm.models.quantised import any_size_on_a_cpu
+from airvlm.models.loading import avoid_packing_on_cpu
 from airvlm.models.qwen_vl import processing as qwen
 from airvlm.models.qwen_vl.model import QwenVLConfig, QwenVLForConditionalGeneration, qwen_conversions
 
@@ -143,7 +143,7 @@ def load(
     model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in port.stops]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     if "quantization_config" in options:
-        any_size_on_a_cpu(model)
+        avoid_packing_on_cpu(model)
     if device is not None and device_map is None:
         model = model.to(device)
     return model.eval(), processor

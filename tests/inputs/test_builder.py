@@ -1,4 +1,4 @@
-"""Pixels that are kept: the model is given what it would have been given, and an image is processed once."""
+"""InputBuilder: the inputs are those of the processor, and an image is read and processed once."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from airvlm.inputs.builder import Encoder, Request
-from airvlm.inputs.images import LoadedImage
+from airvlm.inputs import builder as module
+from airvlm.inputs.builder import InputBuilder, Request, _CachedPixels, group_by_length, read_windows
+from airvlm.inputs.images import BadImage, LoadedImage
 from airvlm.models.parts import ModelParts
+from airvlm.testing import small_models
 from airvlm.vlm import VLM
-from tests import tiny_models
+from tests.all_families import FAMILIES
 from tests.checkpoints import save_llava
 
 OWN_PIXELS = {  # each image's pixels are its own: a row of them, or patches with their grid
@@ -31,7 +33,7 @@ OWN_PIXELS = {  # each image's pixels are its own: a row of them, or patches wit
 
 
 def request(text: str, *seeds: int, size: tuple[int, int] = (48, 40)) -> Request:
-    images = tuple(LoadedImage(tiny_models.sample_image(seed, size), f"{seed} {size}") for seed in seeds)
+    images = tuple(LoadedImage(small_models.sample_image(seed, size), f"{seed} {size}") for seed in seeds)
     return Request(images, f"{'<image> ' * len(seeds)}{text}")
 
 
@@ -45,22 +47,22 @@ def batches() -> list[list[Request]]:
     ]
 
 
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_inputs_are_those_of_the_processor_bit_for_bit(family: str) -> None:
-    model, processor = tiny_models.shared(family)
-    encoder = Encoder(model, processor, ModelParts.of(model))
-    encoder.forget()
-    before = encoder.cache.computed["pixels"]
+    model, processor = small_models.shared_model(family)
+    builder = InputBuilder(model, processor, ModelParts.of(model))
+    builder.cache.clear()
+    before = builder.cache.computed["pixels"]
     for rows in batches():
-        given = encoder.inputs(rows, pixels=True)
+        given = builder.build(rows, pixels=True)
         expected = processor(
             text=[row.prompt for row in rows], images=[[one.rgb for one in row.images] for row in rows]
         )
         assert set(given) == set(expected)
         assert all(torch.equal(given[name], expected[name]) for name in expected)
-    assert encoder.pixels.possible is (family in OWN_PIXELS)
+    assert builder._pixels_cached is (family in OWN_PIXELS)
     if family in OWN_PIXELS:
-        assert encoder.cache.computed["pixels"] - before == 4
+        assert builder.cache.computed["pixels"] - before == 4
 
 
 @pytest.fixture(scope="module")
@@ -86,40 +88,54 @@ class Counting:
 def test_many_questions_about_one_image_process_it_once(folder: Path) -> None:
     vlm = VLM.load(folder)
     counting = vlm.processor.image_processor = Counting(vlm.processor.image_processor)
-    requests = [(tiny_models.sample_image(seed), "what ?") for seed in (1, 1, 2, 1, 2)]
+    requests = [(small_models.sample_image(seed), "what ?") for seed in (1, 1, 2, 1, 2)]
     first = [answer.text for answer in vlm.batch(requests, batch_size=2, max_new_tokens=4, progress=False)]
     assert counting.images == 2
-    assert vlm.processor.image_processor is counting  # whoever holds the processor finds it unchanged
-    vlm.builder.forget()
+    assert vlm.processor.image_processor is counting  # the processor itself stays as it was
+    vlm.builder.cache.clear()
     assert [vlm.ask(*one, max_new_tokens=4).text for one in requests] == first
     assert counting.images == 4
 
 
 def test_other_settings_of_the_image_processor_are_other_pixels(folder: Path) -> None:
-    encoder = VLM.load(folder).builder
-    image = tiny_models.sample_image(1)
-    lent = encoder.pixels.lend(encoder.processor, {id(image): "1"}).image_processor
-    plain = lent(images=[image], return_tensors="pt")["pixel_values"]
-    raw = lent(images=[image], return_tensors="pt", do_normalize=False)["pixel_values"]
+    builder = VLM.load(folder).builder
+    image = small_models.sample_image(1)
+    cached = _CachedPixels(builder.processor.image_processor, builder, {id(image): "1"})
+    plain = cached(images=[image], return_tensors="pt")["pixel_values"]
+    raw = cached(images=[image], return_tensors="pt", do_normalize=False)["pixel_values"]
     assert not torch.equal(plain, raw)
-    assert torch.equal(plain, lent([[image]], return_tensors="pt")["pixel_values"])
-    assert encoder.cache.computed["pixels"] == 2
+    assert torch.equal(plain, cached([[image]], return_tensors="pt")["pixel_values"])
+    assert builder.cache.computed["pixels"] == 2
 
 
 def test_an_image_that_requests_share_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airvlm.inputs import inputs as encoding
-
     read: list[Image.Image] = []
-    load = encoding.read_image
-    monkeypatch.setattr(encoding, "read_image", lambda source, **given: read.append(source) or load(source))
-    one, two = tiny_models.sample_image(1), tiny_models.sample_image(2)
-    encoder = VLM.load(folder).builder
-    rows = encoder.read_all([(one, "what ?"), ([two, one], "what ?"), (None, "what ?"), (one, "how many ?")])
+    read_image = module.read_image
+    monkeypatch.setattr(module, "read_image", lambda source, **given: read.append(source) or read_image(source))
+    one, two = small_models.sample_image(1), small_models.sample_image(2)
+    builder = VLM.load(folder).builder
+    rows = builder.read_each([(one, "what ?"), ([two, one], "what ?"), (None, "what ?"), (one, "how many ?")])
     assert read == [one, two]
-    assert [len(row.images) for row in rows] == [1, 2, 0, 1]
+    assert [len(row.images) for row in rows if isinstance(row, Request)] == [1, 2, 0, 1]
     assert rows == [
         builder.read(one, "what ?"),
         builder.read([two, one], "what ?"),
         builder.read(None, "what ?"),
         builder.read(one, "how many ?"),
     ]
+
+
+def test_a_request_that_cannot_be_read_is_an_error_in_its_place(folder: Path) -> None:
+    builder = VLM.load(folder).builder
+    good = (small_models.sample_image(1), "what ?")
+    [window] = read_windows(builder, [good, ("nowhere.png", "what ?"), (None, " ")], batch_size=4)
+    assert isinstance(window[0], Request)
+    assert isinstance(window[1], BadImage) and "request 1: nowhere.png does not exist" in str(window[1])
+    assert isinstance(window[2], ValueError) and "request 2: the question is empty" in str(window[2])
+    with pytest.raises(BadImage, match=r"nowhere\.png"):
+        builder.read("nowhere.png", "what ?")
+
+
+def test_groups_have_images_or_none_and_the_longest_come_first() -> None:
+    rows = dict(enumerate([request("a b", 1), request("a"), request("a b c", 1), request("a", 1, 2), request("a b")]))
+    assert list(group_by_length(rows, 2)) == [[3, 2], [0], [4, 1]]

@@ -81,7 +81,7 @@ def test_grey_and_deep_images_keep_their_range():
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"])
-def test_every_colour_mode_becomes_rgb(mode):
+def test_every_color_mode_becomes_rgb(mode):
     assert load_image(Image.new(mode, (3, 2))).mode == "RGB"
 
 
@@ -179,3 +179,40 @@ def test_ghostscript_is_never_run(image, tmp_path, monkeypatch):
         with pytest.raises(BadImage, match="not a readable image"):
             load_image(source)
     assert not ran.exists()
+
+
+# -- large JPEGs decoded at a part of their size
+
+
+@pytest.fixture(scope="module")
+def jpeg(tmp_path_factory):
+    path = tmp_path_factory.mktemp("photographs") / "large.jpg"
+    Image.effect_noise((2400, 1800), 60).convert("RGB").save(path, quality=92)
+    return path
+
+
+def test_by_default_every_pixel_is_decoded(jpeg):
+    assert load_image(jpeg).size == (2400, 1800)
+
+
+@pytest.mark.parametrize(
+    ("side", "size"),
+    [(100, (300, 225)), (226, (600, 450)), (450, (600, 450)), (451, (1200, 900)), (901, (2400, 1800))],
+)
+def test_the_shorter_side_stays_at_least_as_long(jpeg, side, size):
+    assert load_image(jpeg, decode_side=side).size == size
+
+
+def test_a_draft_is_upright_and_limits_are_those_of_the_whole_image(tmp_path):
+    turned = Image.new("RGB", (1600, 1200), "red")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    turned.save(tmp_path / "turned.jpg", exif=exif)
+    assert load_image(tmp_path / "turned.jpg", decode_side=300).size == (300, 400)
+    with pytest.raises(BadImage, match="1600 x 1200"):
+        load_image(tmp_path / "turned.jpg", decode_side=300, max_pixels=1_000_000)
+
+
+def test_other_formats_are_decoded_whole(tmp_path):
+    Image.new("RGB", (1600, 1200), "red").save(tmp_path / "a.png")
+    assert load_image(tmp_path / "a.png", decode_side=100).size == (1600, 1200)

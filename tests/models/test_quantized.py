@@ -1,4 +1,4 @@
-"""Weights in 4 and 8 bits: `--quantise` loads them, and every method acts on the model as on any other."""
+"""Weights in 4 and 8 bits: `--quantize` loads them, and every method acts on the model as on any other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from airvlm import VLM, cli, tiny
-from airvlm.cli.asking import load
-from tests import tiny_models
-from tests.default_methods import METHODS, Case
+from airvlm.cli.common import load_model
+from airvlm.cli.options import ModelOptions
+from airvlm.models.loading import avoid_packing_on_cpu
+from airvlm.testing import small_models
+from airvlm.testing.method_laws import turn_off
+from tests.default_methods import METHODS
 
-pytest.importorskip("bitsandbytes", reason="quantised loading needs airvlm[quantise]")
-pytest.importorskip("accelerate", reason="transformers loads quantised weights by accelerate")
+pytest.importorskip("bitsandbytes", reason="quantized loading needs airvlm[quantize]")
+pytest.importorskip("accelerate", reason="transformers loads quantized weights by accelerate")
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 QUESTION = "Please describe this image in detail."
@@ -25,15 +28,15 @@ bits = pytest.mark.parametrize("bits", LAYERS)
 
 @pytest.fixture(scope="module")
 def embedded() -> dict[str, VLM]:
-    """The embedded model of scenes, whose width (96) is no multiple of the 64 weights that share a scale."""
-    return {bits: load("tiny", quantise=bits) for bits in LAYERS}
+    """The embedded model of scenes, whose width (96) is not a multiple of the 64 weights that share a scale."""
+    return {bits: load_model(ModelOptions(model="tiny", quantize=bits)) for bits in LAYERS}
 
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random LLaVA, saved."""
     folder = tmp_path_factory.mktemp("llava")
-    model, _ = tiny_models.build("llava")
+    model, _ = small_models.build("llava")
     model.save_pretrained(folder)
     return folder
 
@@ -51,38 +54,36 @@ def test_the_decoder_is_in_fewer_bits_and_the_answer_is_near(bits: str, embedded
 
 
 @bits
-@pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
-def test_every_method_acts_and_is_off_at_strength_0(bits: str, case: Case, embedded: dict[str, VLM]) -> None:
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_acts_and_is_off_at_strength_0(bits: str, name: str, embedded: dict[str, VLM]) -> None:
     vlm, scene = embedded[bits], tiny.scenes("test")[1]
     plain = vlm.ask(scene.path, QUESTION, max_new_tokens=6)
-    acted = vlm.ask(scene.path, QUESTION, method=case.on, max_new_tokens=6)
+    acted = vlm.ask(scene.path, QUESTION, method=METHODS[name], max_new_tokens=6)
     assert acted.report is not None
     assert acted.report.fired
-    if case.off is not None:
-        assert vlm.ask(scene.path, QUESTION, method=case.off, max_new_tokens=6).text == plain.text
+    off = turn_off(METHODS[name])
+    assert vlm.ask(scene.path, QUESTION, method=off, max_new_tokens=6).text == plain.text
     assert vlm.ask(scene.path, QUESTION, max_new_tokens=6).text == plain.text
 
 
 @bits
-@pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
-def test_the_hooks_change_the_logits_of_a_quantised_llava(bits: str, case: Case, llava: Path) -> None:
+@pytest.mark.parametrize("name", METHODS)
+def test_the_hooks_change_the_logits_of_a_quantized_llava(bits: str, name: str, llava: Path) -> None:
     from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
-
-    from airvlm.models.quantised import any_size_on_a_cpu
 
     how = BitsAndBytesConfig(load_in_4bit=bits == "4bit", load_in_8bit=bits == "8bit")
     model = AutoModelForImageTextToText.from_pretrained(llava, quantization_config=how, dtype=torch.float32)
-    any_size_on_a_cpu(model)
-    _, processor = tiny_models.shared("llava")
-    rows = tiny_models.rows()[:1]
-    batch = tiny_models.inputs(processor, rows)
+    avoid_packing_on_cpu(model)
+    _, processor = small_models.shared_model("llava")
+    rows = small_models.sample_rows()[:1]
+    batch = small_models.build_inputs(processor, rows)
     with torch.no_grad():
         plain = model(**batch).logits
-        with case.on(model, processor, images=[list(images) for _, images in rows]) as run:
+        with METHODS[name](model, processor, images=[list(images) for _, images in rows]) as run:
             acted = model(**batch).logits
         assert torch.equal(model(**batch).logits, plain)
     assert torch.isfinite(acted).all()
-    if case.name != "vcd":  # acts on logits while it generates
+    if name != "vcd":  # acts on logits while it generates
         assert run.report.fired
         assert not torch.equal(acted, plain)
 
@@ -90,7 +91,7 @@ def test_the_hooks_change_the_logits_of_a_quantised_llava(bits: str, case: Case,
 def test_the_command_line_answers_and_says_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     line = ["ask", str(tiny.scenes("test")[0].path), "Is there a cup?", "--model", "tiny", "--json"]
     for bits in LAYERS:
-        assert cli.run([*line, "--quantise", bits, "--method", "air"]) == 0
+        assert cli.run([*line, "--quantize", bits, "--method", "crop-blend"]) == 0
         printed = capfd.readouterr()
         assert json.loads(printed.out)["report"]["fired"]
         assert printed.err == ""
@@ -102,7 +103,7 @@ def test_without_bitsandbytes_the_command_says_how_to_get_it(monkeypatch: pytest
         "importlib.util.find_spec", lambda name, *rest: None if name == "bitsandbytes" else real(name, *rest)
     )
     scene = str(tiny.scenes("test")[0].path)
-    assert cli.run(["ask", scene, "Is there a cup?", "--model", "tiny", "--quantise", "4bit"]) == 2
+    assert cli.run(["ask", scene, "Is there a cup?", "--model", "tiny", "--quantize", "4bit"]) == 2
     printed = capsys.readouterr()
     assert "pip install" in printed.err
-    assert "airvlm[quantise]" in printed.err
+    assert "pip install bitsandbytes" in printed.err
