@@ -1,127 +1,85 @@
-"""`airvlm demo` on a stand-in for both models: none of their words matter, only that they are told as they are."""
+"""`airvlm demo` on a stand-in for both models: its words do not matter, only that they are shown as they are."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from airvlm import cli, photo, tiny
-from airvlm.cli import demo_photo
-from tests.checkpoints import save_llava
+from airvlm import photo, tiny
+from airvlm.cli import demo
+from tests.cli.conftest import Run
 
-FIELDS = ["--scene", "3", "--set", "num_crops=4", "--set", "num_prototypes=4"]
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_llava(tmp_path_factory.mktemp("embedded"))
+OPTIONS = ["--scene", "3", "--set", "num_crops=3"]
+LABEL = "crop-blend:num_crops=3"
 
 
 @pytest.fixture(autouse=True)
-def embedded(monkeypatch: pytest.MonkeyPatch, stand_in: Path) -> None:
+def embedded(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     for module in (tiny, photo):
-        monkeypatch.setattr(module, "model_path", lambda: stand_in)
+        monkeypatch.setattr(module, "model_path", lambda: Path(model))
 
 
 @pytest.fixture
-def no_photograph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_photo, "find_spec", lambda name: None)
+def no_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> str:
-    """A photograph of the user's, not square."""
-    path = tmp_path / "own.jpg"
-    Image.effect_noise((320, 200), 60).convert("RGB").save(path)
-    return str(path)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.run(arguments)
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    code, out, err = run(capsys, "demo", "--json", *arguments, *FIELDS)
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
-
-
-@pytest.mark.usefixtures("no_photograph")
-def test_the_scene_is_told_beside_its_truth_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    target = tmp_path / "new" / "demo.png"
-    shown = told(capsys, "-o", str(target))
+@pytest.mark.usefixtures("no_photographs")
+def test_the_scene_is_judged_by_its_truth(run: Run) -> None:
+    told = run("demo", "--json", *OPTIONS).json
     truth = list(tiny.scenes("test")[3].names)
-    assert shown["truth"] == truth
-    assert shown["photograph"] is None
-    for answer in shown["answers"].values():
+    assert [result["truth"] for result in told["results"]] == [truth]
+    assert list(told["results"][0]["answers"]) == ["vanilla", LABEL]
+    for answer in told["results"][0]["answers"].values():
         assert set(answer["missed"]) <= set(truth)
         assert not set(answer["wrong"]) & set(truth)
-    with Image.open(target) as drawing:
+
+
+@pytest.mark.usefixtures("no_photographs")
+def test_no_file_is_written_unless_asked_for(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("demo", *OPTIONS)
+    assert done.out.rstrip().splitlines()[-1] == demo.NO_PHOTOGRAPH
+    assert not list(tmp_path.iterdir())
+    told = run("demo", "--json", "-o", "drawings", *OPTIONS).json
+    with Image.open(told["results"][0]["drawing"]) as drawing:
         assert drawing.width > 600
 
 
-@pytest.mark.usefixtures("no_photograph")
-def test_without_a_photograph_one_line_says_how_to_see_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = run(capsys, "demo", "-o", str(tmp_path / "demo.png"), *FIELDS)
-    assert code == 0
-    assert "it shows" in out
-    assert out.splitlines()[-1] == demo_photo.HOW
-    assert not (tmp_path / "demo-photo.png").exists()
+def test_the_user_s_photographs_are_described_and_not_judged(run: Run, tmp_path: Path) -> None:
+    own = [str(tmp_path / f"{number}.jpg") for number in range(2)]
+    for path in own:
+        Image.effect_noise((320, 200), 60).convert("RGB").save(path)
+    _, *results = run("demo", "--json", "--image", own[0], "--image", own[1], *OPTIONS).json["results"]
+    assert [result["image"] for result in results] == own
+    for result in results:
+        assert result["truth"] is None
+        assert result["answers"][LABEL]["report"]["fired"]
+        assert all("wrong" not in answer for answer in result["answers"].values())
 
 
-def test_the_user_s_photograph_is_described_under_both_and_nothing_is_judged(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, own: str
+def test_a_photograph_that_cannot_be_read_fails_before_a_model_is_loaded(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    shown = told(capsys, "--image", own, "-o", str(tmp_path / "demo.png"))["photograph"]
-    assert (shown["image"], shown["truth"]) == (own, None)
-    assert list(shown["answers"]) == ["vanilla", "air"]
-    assert shown["answers"]["air"]["report"]["fired"]
-    assert all("wrong" not in answer for answer in shown["answers"].values())
-    assert Path(shown["output"]) == tmp_path / "demo-photo.png"
-    with Image.open(shown["output"]) as drawing:
-        assert drawing.width > 600
+    monkeypatch.setattr("airvlm.cli.common.load_model", lambda *_: pytest.fail("loaded"))
+    done = run("demo", "--image", str(tmp_path / "none.jpg"))
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 
 
-def test_a_photograph_that_cannot_be_read_is_one_line_before_any_model_is_loaded(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("airvlm.cli.asking.load", lambda *_: pytest.fail("loaded"))
-    code, out, err = run(capsys, "demo", "--image", str(tmp_path / "none.jpg"))
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "does not exist" in err
-
-
-def test_the_free_photograph_is_told_with_its_credit_and_every_object_in_question_is_asked_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_photographs_come_with_their_credit_and_the_rate(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("skimage")
-    monkeypatch.setattr(demo_photo, "named", lambda text: ["cup", "dog"])
-    shown = told(capsys, "-o", str(tmp_path / "demo.png"))["photograph"]
-    assert shown["truth"] == ["cup", "spoon", "dining table"]
-    assert "CC0" in shown["credit"]
-    asked = ["a cup", "a spoon", "a dining table", "a dog"]
-    assert list(shown["questions"]) == [f"Is there {one} in the image?" for one in asked]
-    assert all(list(said) == ["vanilla", "air"] for said in shown["questions"].values())
-    code, out, _ = run(capsys, "demo", "-o", str(tmp_path / "demo.png"), *FIELDS)
-    assert code == 0
-    assert "the photograph" in out
-    assert "Is there a dog" in out
+    _, *results = run("demo", "--json", *OPTIONS).json["results"]
+    assert [Path(result["image"]).name for result in results] == list(demo.PHOTOGRAPHS)
+    assert all("public domain" in result["credit"] or "CC0" in result["credit"] for result in results)
+    calls: list[Any] = []
+    monkeypatch.setattr(demo, "_print_note", calls.append)
+    assert run("demo").code == 0
+    assert calls == [demo.RATES["tiny"], demo.RATES["photo"]]
 
 
-def test_the_free_photograph_is_the_one_that_was_looked_at() -> None:
-    pytest.importorskip("skimage")
-    found = demo_photo.find_photograph(None)
-    assert found is not None
-    assert found.image.size == (600, 400)
-    assert "skimage" in found.source
-
-
-def test_a_scene_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "demo", "--scene", "elsewhere")
-    assert (code, out) == (2, "")
-    assert "no such test scene" in err
+def test_the_rate_is_told_for_the_measured_method_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(demo, "_print_note", calls.append)
+    run("demo", *OPTIONS)
+    assert not [text for text in calls if "Of 1," in text]

@@ -52,8 +52,8 @@ def analyze(
     Examples:
       airvlm analyze tokens --limit 20
       airvlm analyze crops --method air --set keep=3
-      airvlm analyze layers --data photos --model photo --limit 4
-      airvlm analyze all --limit 4 --output analysis/tiny
+      airvlm analyze layers --data photos --model photo --limit 2
+      airvlm analyze all --limit 2 --output analysis/tiny
     """
     if name != "all" and name not in ANALYSES:
         raise Failure(f"unknown analysis {name!r}; there are {', '.join(ANALYSES)}, and all")

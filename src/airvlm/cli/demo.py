@@ -34,7 +34,7 @@ RATES = {
     "tiny": "The scene was picked. Of 1,500 test scenes, 461 descriptions name an object that is not there; under "
     "crop-blend 190 do (281 lose all of them, 10 gain one). Recall falls from 79.8 to 76.0 %.",
     "photo": "The first photograph was picked, too. Of 1,000 test photographs, 305 descriptions change; 568 name an "
-    "object that is not there, 518 under crop-blend (142 name fewer of them, 34 more). Recall falls from 62.4 to 61.1 %.",
+    "object that is not there, 518 under crop-blend (142 name fewer, 34 more). Recall falls from 62.4 to 61.1 %.",
 }
 NO_PHOTOGRAPH = "To see photographs: airvlm demo --image photo.jpg, or pip install 'airvlm[photos]'"
 
