@@ -1,5 +1,5 @@
-"""What the door tests share. `make test-doors` runs each file in the environment that holds what it needs; `make test`
-collects none of them."""
+"""What the tests of integrations share. `make test-integrations` runs each file in the environment that it needs; `make
+test` collects none of them."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 # the environments hold other packages named `tests`, so that siblings import each other by their own names
 sys.path.insert(0, str(Path(__file__).parent))
 
-if "AIRVLM_DOORS" not in os.environ:
+if "AIRVLM_INTEGRATIONS" not in os.environ:
     collect_ignore_glob = ["test_*"]
 
 os.environ.update(

@@ -63,9 +63,9 @@ def serve(
 ) -> None:
     """Serve a model under a method: OpenAI API, vLLM, or a web page.
 
-    Every answer is generated under --method unless its request says otherwise, by "model": "NAME+vaf" or by
-    extra_body={"airvlm": {"method": "crop-blend", "weight": 0.2}} or {"airvlm": false}. What the method did comes back
-    beside the choices, as "airvlm". Ctrl-C stops the server.
+    Every answer is generated under --method unless its request says otherwise, by "model": "NAME+vaf", by
+    extra_body={"airvlm": {"method": {"name": "crop-blend", "weight": 0.2}}} or by extra_body={"airvlm": False}. What
+    the method did comes back beside the choices, as "airvlm". Ctrl-C stops the server.
 
     \b
     Examples (each serves until it is stopped):
@@ -96,7 +96,17 @@ def serve(
         raise Failure(f"--host {host} can be reached from other machines: add --api-key (or AIRVLM_API_KEY)")
     vlm = common.load_model(model)
     if page:
-        _serve_page(vlm, host, 7860 if port is None else port, api_key, max_tokens)
+        from airvlm.serve.web import run_page
+
+        run_page(
+            vlm,
+            model=model.model,
+            host=host,
+            port=7860 if port is None else port,
+            password=api_key,
+            allow_hosts=tuple(allow_host or ()),
+            max_tokens=max_tokens,
+        )
         return
     from airvlm.runtime.session import MethodInactiveWarning
     from airvlm.serve.app import make_app
@@ -115,21 +125,6 @@ def serve(
     warnings.simplefilter("ignore", MethodInactiveWarning)
     port = 8000 if port is None else port
     run_server(app, host=host, port=port, limits=limits, log_level=os.environ.get("AIRVLM_LOG", "info"))
-
-
-def _serve_page(vlm: Any, host: str, port: int, password: str | None, max_tokens: int) -> None:
-    from airvlm import tiny
-    from airvlm.serve.web import CSS, make_page
-
-    make_page(vlm, max_tokens=max_tokens).queue(max_size=64).launch(
-        server_name=host,
-        server_port=port or None,
-        auth=("airvlm", password) if password else None,
-        share=False,
-        max_file_size="32mb",
-        allowed_paths=[str(tiny.scenes("test")[0].path.parent)],  # gradio shows files of known folders only
-        css=CSS,
-    )
 
 
 # -- vLLM

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from airvlm.methods.base import Method
 from airvlm.methods.composed import Composed
+from airvlm.methods.controls import OtherImage
 from airvlm.methods.names import METHODS, build_method
 
 __all__ = ["MethodLimits", "method_from_names", "method_from_request"]
@@ -97,6 +99,8 @@ class _Builder:
         kind = Composed if name == Composed.name else METHODS.get(name)
         if kind is None:
             raise ValueError(f"unknown method {_shorten(name)}; there are {', '.join(METHODS)}")
+        if kind is OtherImage:
+            raise ValueError("other-image uses another image of the batch, which may belong to another client")
         if kind is not Composed:
             self.parts += 1
         if self.parts > self.limits.parts:
@@ -107,7 +111,7 @@ class _Builder:
         return _build(name, self.options(kind, name, options, depth))
 
     def options(self, kind: type[Method], who: str, given: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        hints = get_type_hints(kind)
+        hints = _type_hints(kind)
         known = [field.name for field in fields(kind)]
         for key in given:
             if key not in known:
@@ -140,6 +144,11 @@ def _build(name: str, options: Mapping[str, Any]) -> Method:
         return build_method(name, options)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+@cache
+def _type_hints(kind: type[Method]) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _words(hint: Any) -> set[str]:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -35,8 +36,13 @@ DEFAULT_TOKENS = 256  # new tokens where a request sets no limit
 
 
 def model_names(vlm: VLM) -> list[str]:
-    """The names that clients may ask for: the model, and the model with each method."""
-    return [vlm.name, f"{vlm.name}+vanilla", *(f"{vlm.name}+{name}" for name in METHODS)]
+    """The names that clients may ask for: the model, and the model with each method that works by default."""
+    names = ["vanilla"]
+    for name in METHODS:
+        with suppress(ValueError):  # a control that needs options
+            method_from_names([name])
+            names.append(name)
+    return [vlm.name, *(f"{vlm.name}+{name}" for name in names)]
 
 
 def choose_method(request: ChatRequest, served: str, default: Method | None, limits: Limits) -> Method | None:

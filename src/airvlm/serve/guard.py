@@ -6,13 +6,15 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airvlm.serve.errors import ApiError
-from airvlm.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from airvlm.serve.metrics import Metrics
 
 __all__ = ["HostGuard", "KeyGuard", "is_loopback"]
 

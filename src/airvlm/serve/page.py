@@ -1,131 +1,201 @@
-"""What the page shows, as HTML and words: answers side by side, what differs and what is wrong in them, and why.
+"""What the page shows, as HTML: answers side by side, what differs and what is wrong in them, and the crops.
 
-Everything that a model said is escaped. Knows nothing of gradio.
+Everything that a model or a visitor wrote is escaped.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import html
+import io
 import itertools
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from airvlm import Method, parse_method
+from PIL import Image
+
+from airvlm import AIR, VAF, VCD, VLM, CropBlend, MemVR, Method, tiny
 from airvlm.inputs.prompts import DESCRIBE
-from airvlm.report import Report
+from airvlm.report import Crop, Report
 from airvlm.reporting.differences import differences
-from airvlm.tasks import load_task
 from airvlm.tasks.words.marks import Mark, marks
+from airvlm.tasks.words.objects import mentions
 
 __all__ = [
+    "CHOICES",
     "STRENGTHS",
-    "MethodCard",
+    "Card",
+    "Example",
     "Strength",
-    "cards",
+    "answers_html",
+    "choose_methods",
     "command_line",
-    "report_words",
-    "specs",
-    "wrong_objects",
+    "crops_html",
+    "describe_report",
+    "examples",
+    "find_wrong_objects",
+    "message_html",
 ]
+
+# What visitors may choose, by label. AIR as printed keeps no crop of most images, so the page offers it with keep=3.
+CHOICES: dict[str, Method] = {m.label: m for m in (CropBlend(), AIR(keep=3), MemVR(), VAF(), VCD())}
+PHOTOGRAPHS = {"astronaut": ("person",), "coffee": ("cup", "spoon", "dining table"), "chelsea": ("cat",)}
+SCENES = ("test-1275", "test-0001", "test-0003", "test-0020")
+THUMBNAIL = 240  # pixels
 
 
 @dataclass(frozen=True)
 class Strength:
-    """The field that says how much of a method there is."""
+    """The option that sets how strongly a method acts."""
 
-    field: str
+    option: str
     low: float
     high: float
-    meaning: str
-
-    def default(self, method: str) -> float:
-        made = parse_method(method)
-        assert isinstance(made, Method)
-        return float(getattr(made, self.field))
+    help: str
 
 
 STRENGTHS: dict[str, Strength] = {
-    "air": Strength("weight", 0.0, 1.0, "how much of what the crops say is blended into a visual token"),
-    "air-paper": Strength("strength", 0.0, 1.0, "norm of the added term over the feed-forward output's"),
+    "crop-blend": Strength("weight", 0.0, 1.0, "share of the crops in each visual token"),
+    "air:keep=3": Strength("strength", 0.0, 1.0, "norm of the added term relative to the feed-forward output"),
     "vaf": Strength("enhance", 0.0, 1.0, "how much attention to the image is raised"),
-    "vcd": Strength("alpha", 0.0, 3.0, "weight of the contrast with a noised image"),
+    "vcd": Strength("alpha", 0.0, 3.0, "weight of the contrast with a noisy image"),
 }
 
 
 @dataclass(frozen=True)
-class MethodCard:
-    """One method's answer, as far as it has come."""
+class Example:
+    """An image that comes with the package, and what it shows."""
 
-    method: str  # as the command line spells it
+    name: str
+    path: Path
+    truth: tuple[str, ...]
+
+    @property
+    def alt(self) -> str:
+        return f"Example {self.name}: {', '.join(self.truth)}"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One method's answer so far."""
+
+    label: str
     text: str = ""
     report: Report | None = None
-    seconds: float | None = None  # None while it is being written
+    seconds: float | None = None  # None while the answer is generated
     error: str | None = None
 
 
-def specs(methods: Sequence[str], strengths: Mapping[str, float]) -> list[str]:
-    """The methods as the command line spells them, the model as it is first; a strength only where it was changed."""
-    spelled = ["vanilla"]
-    for name in methods:
-        if name == "vanilla":
-            continue
-        strength = STRENGTHS.get(name)
-        value = strengths.get(name)
-        if strength is None or value is None or abs(value - strength.default(name)) < 1e-9:
-            spelled.append(name)
-        else:
-            spelled.append(f"{name}:{strength.field}={value:g}")
-    return spelled
+def examples(vlm: VLM) -> list[Example]:
+    """Images that the model can describe: emoji scenes for tiny, photographs for all others."""
+    if vlm.name == "tiny":
+        scenes = {scene.id: scene for scene in tiny.scenes("test")}
+        return [Example(name, scenes[name].path, tuple(sorted(scenes[name].names))) for name in SCENES]
+    folder = Path(__file__).parent / "photographs"
+    return [Example(name, folder / f"{name}.webp", truth) for name, truth in PHOTOGRAPHS.items()]
 
 
-def command_line(image: str, question: str, methods: Sequence[str], model: str) -> str:
+def choose_methods(labels: Sequence[str], strengths: Mapping[str, float]) -> list[Method]:
+    """The methods that a visitor chose.
+
+    Args:
+        labels: keys of CHOICES.
+        strengths: values of the sliders, by the same keys.
+    """
+    chosen = []
+    for label in labels:
+        if label not in CHOICES:
+            raise ValueError(f"the page offers no method {label[:40]!r}")
+        method, value, strength = CHOICES[label], strengths.get(label), STRENGTHS.get(label)
+        if value is not None and strength is not None:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and strength.low <= value <= strength.high):
+                raise ValueError(f"the strength of {label} is a number from {strength.low:g} to {strength.high:g}")
+            method = dataclasses.replace(method, **{strength.option: round(float(value), 4)})
+        chosen.append(method)
+    return chosen
+
+
+def command_line(image: str, question: str, labels: Sequence[str], model: str) -> str:
     """The same comparison for a terminal."""
-    words = ["airvlm", "compare", image]
+    words = ["airvlm", "ask", image if not image.startswith("-") else f"./{image}"]
     if question != DESCRIBE:
         words.append(question)
     words += ["--model", model]
-    for method in methods:
-        words += ["--method", method]
+    for label in labels:
+        words += ["--method", label]
     return shlex.join(words)
 
 
-def wrong_objects(text: str, truth: Collection[str] | None) -> list[Mark]:
-    """Objects of the built-in world that the text names and the scene does not hold; none where no truth is known."""
+def find_wrong_objects(text: str, truth: Collection[str] | None) -> list[Mark]:
+    """Where the text names an object that is not in the image; nothing if it is not known what the image shows."""
     if truth is None:
         return []
-    task = load_task("tiny-chair")
-    item = task.items()[0]
-    return [mark for mark in marks(text, task.parse(item, text) or [], truth) if not mark.present]
+    return [mark for mark in marks(text, mentions(text, "exact"), truth) if not mark.present]
 
 
-def cards(shown: Sequence[MethodCard], truth: Collection[str] | None = None) -> str:
-    """The answers side by side: words that differ from the first are marked, wrong objects are red."""
-    first = shown[0].text if shown else ""
-    there = f'<p class="air-truth">In the image: {html.escape(", ".join(sorted(truth)))}</p>' if truth else ""
-    return there + (
-        '<div class="air-cards" aria-live="polite">' + "".join(_card(c, first, truth) for c in shown) + "</div>"
-    )
+def describe_report(report: Report) -> str:
+    """What a method did, or why it did nothing, in a sentence or two."""
+    name = str(report.method.get("name", "the method"))
+    if not report.fired:
+        return f"{name} did not act: {report.reason}."
+    words = [f"{name} changed {report.tokens} token positions" if report.tokens else f"{name} acted"]
+    if report.crops:
+        words.append(f"using {report.kept} of {sum(len(image) for image in report.crops)} crops")
+    if -1 in report.layers:
+        words.append("at the decoder's input")
+    elif report.layers:
+        words.append(f"in layers {report.layers[0]} to {report.layers[-1]}")
+    sentence = " ".join(words) + "."
+    if report.norm_ratio is not None:
+        mean, most = report.norm_ratio.mean, report.norm_ratio.max
+        sentence += f" The change is {mean:.0%} of the value's norm on average, {most:.0%} at most."
+    return sentence
 
 
-def _card(card: MethodCard, first: str, truth: Collection[str] | None) -> str:
+# -- HTML
+
+
+def message_html(text: str) -> str:
+    """A message about a mistake, which screen readers announce; nothing for an empty text."""
+    return f'<p class="air-error" role="alert">{html.escape(text)}</p>' if text else ""
+
+
+def answers_html(cards: Sequence[Card], truth: Collection[str] | None = None) -> str:
+    """The answers side by side. Words that differ from the first are marked, wrong objects are underlined."""
+    if not cards:
+        return (
+            '<p class="air-hint">The answers appear here, side by side: the model as it is (vanilla), and under each '
+            "method that you choose.</p>"
+        )
+    first = cards[0].text
+    legend = []
+    if len(cards) > 1:
+        legend.append('<mark class="air-changed">marked</mark>: differs from vanilla')
+    if truth is not None:
+        legend.append('<mark class="air-absent">underlined</mark>: not in the image')
+        legend.append(f"the image shows: {html.escape(', '.join(sorted(truth)))}")
+    parts = "".join(_card_html(card, first, truth) for card in cards)
+    note = f'<p class="air-legend">{"; ".join(legend)}</p>' if legend else ""
+    return f'<div class="air-cards" aria-live="polite">{parts}</div>{note}'
+
+
+def _card_html(card: Card, first: str, truth: Collection[str] | None) -> str:
+    body = f'<p class="air-text">{_marked_html(first, card.text, truth)}</p>'
     if card.error is not None:
-        body = f'<p class="air-error">{html.escape(card.error)}</p>'
-    else:
-        body = f'<p class="air-text">{_marked(first, card.text, truth)}</p>'
-    if card.seconds is None and card.error is None:
-        foot = "writing …"
-    else:
-        foot = "" if card.seconds is None else f"{card.seconds:.2f} s"
-    said = f'<p class="air-report">{html.escape(report_words(card.report))}</p>' if card.report else ""
-    return (
-        f'<section class="air-card"><h3>{html.escape(card.method)}</h3>{body}{said}'
-        f'<p class="air-foot">{foot}</p></section>'
-    )
+        body = message_html(card.error)
+    elif card.seconds is None and not card.text:
+        body = '<p class="air-text air-waiting">…</p>'
+    report = f'<p class="air-report">{html.escape(describe_report(card.report))}</p>' if card.report else ""
+    seconds = "" if card.seconds is None else f'<span class="air-seconds">{card.seconds:.2f} s</span>'
+    return f'<section class="air-card"><h3>{html.escape(card.label)}{seconds}</h3>{body}{report}</section>'
 
 
-def _marked(first: str, text: str, truth: Collection[str] | None) -> str:
-    wrong = wrong_objects(text, truth)
+def _marked_html(first: str, text: str, truth: Collection[str] | None) -> str:
+    wrong = find_wrong_objects(text, truth)
     parts: list[str] = []
     for start, end, changed in _stretches(first, text, wrong):
         piece = html.escape(text[start:end])
@@ -137,7 +207,7 @@ def _marked(first: str, text: str, truth: Collection[str] | None) -> str:
 
 
 def _stretches(first: str, text: str, wrong: Sequence[Mark]) -> Iterator[tuple[int, int, bool]]:
-    """The text cut where a difference or a wrong object begins or ends."""
+    """The text cut where a difference or a wrong object begins or ends: start, end, and whether it differs."""
     edges = {0, len(text), *(mark.start for mark in wrong), *(mark.end for mark in wrong)}
     changed: list[tuple[int, int, bool]] = []
     at = 0
@@ -145,28 +215,47 @@ def _stretches(first: str, text: str, wrong: Sequence[Mark]) -> Iterator[tuple[i
         changed.append((at, at + len(piece), differs))
         at += len(piece)
         edges.add(at)
-    places = sorted(edges)
-    for start, end in itertools.pairwise(places):
+    for start, end in itertools.pairwise(sorted(edges)):
         yield start, end, any(a <= start < b and differs for a, b, differs in changed)
 
 
-def report_words(report: Report) -> str:
-    """What a method did, or why it did nothing, in a sentence or two."""
-    name = str(report.method.get("name", "the method"))
-    if not report.fired:
-        return f"{name} did not act: {report.reason}."
-    told = [f"{name} changed {report.tokens} token positions" if report.tokens else f"{name} acted"]
-    if report.crops:
-        total = sum(len(image) for image in report.crops)
-        told.append(f"with what {report.kept} of {total} crops show")
-    if -1 in report.layers:
-        told.append("where the decoder reads the image")
-    elif report.layers:
-        told.append(f"in layers {report.layers[0]} to {report.layers[-1]}")
-    sentence = " ".join(told) + "."
-    if report.norm_ratio is not None:
-        sentence += (
-            f" What was changed is {report.norm_ratio.mean:.0%} of the token's length on average, "
-            f"{report.norm_ratio.max:.0%} at most."
-        )
-    return sentence
+def crops_html(image: Image.Image, report: Report) -> str:
+    """The image with its crops outlined, and each crop with its distance."""
+    if not report.crops:
+        return ""
+    crops = report.crops[0]
+    name = html.escape(str(report.method.get("name", "the method")))
+    used = sum(crop.kept for crop in crops)
+    which = f"All {used} crops were used" if used == len(crops) else f"{used} of {len(crops)} crops were used"
+    boxes = "".join(_box_html(number, crop, image.size) for number, crop in enumerate(crops, 1))
+    shown = "".join(_crop_html(number, crop, image) for number, crop in enumerate(crops, 1))
+    whole = _img_html(image, f"The image with its {len(crops)} crops outlined", 2 * THUMBNAIL)
+    return (
+        f'<h3 class="air-heading">Crops of {name}</h3>'
+        f'<p class="air-report">{which}; a smaller distance means closer to the image as a whole.</p>'
+        f'<div class="air-crops"><div class="air-whole">{whole}{boxes}</div>{shown}</div>'
+    )
+
+
+def _box_html(number: int, crop: Crop, size: tuple[int, int]) -> str:
+    (x0, y0, x1, y1), (width, height) = crop.box, size
+    place = (100 * x0 / width, 100 * y0 / height, 100 * (x1 - x0) / width, 100 * (y1 - y0) / height)
+    style = "left:{:.2f}%;top:{:.2f}%;width:{:.2f}%;height:{:.2f}%".format(*place)
+    return f'<span class="air-box{"" if crop.kept else " air-unused"}" style="{style}"><b>{number}</b></span>'
+
+
+def _crop_html(number: int, crop: Crop, image: Image.Image) -> str:
+    note = "" if crop.kept else ", not used"
+    alt = f"Crop {number}, distance {crop.distance:.3f}{note}"
+    kind = "air-crop" if crop.kept else "air-crop air-unused"
+    picture = _img_html(image.crop(crop.box), alt, THUMBNAIL)
+    return f'<figure class="{kind}">{picture}<figcaption>{number}: {crop.distance:.3f}{note}</figcaption></figure>'
+
+
+def _img_html(image: Image.Image, alt: str, side: int) -> str:
+    small = image.copy()
+    small.thumbnail((side, side))
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=85)
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img alt="{html.escape(alt)}" src="data:image/jpeg;base64,{data}">'

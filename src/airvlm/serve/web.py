@@ -1,139 +1,246 @@
-"""The page in the browser: an image, a question, several methods side by side as they write.
-
-Layout and events alone; what is shown is page.py. Needs `airvlm[web]`.
-"""
+"""The page in the browser: an image, a question, and several methods side by side. Needs `airvlm[web]`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from fastapi import FastAPI
+from PIL import Image
 
-from airvlm import VLM, Answer, parse_method, tiny
-from airvlm.analysis.look import draw_look
-from airvlm.inputs.images import load_image, read_image
+from airvlm import VLM, Answer, Method
+from airvlm.inputs.images import FORMATS, load_image, read_image
 from airvlm.inputs.prompts import DESCRIBE
-from airvlm.serve.page import STRENGTHS, MethodCard, cards, command_line, specs
+from airvlm.serve.guard import HostGuard, is_loopback
+from airvlm.serve.limits import Limits
+from airvlm.serve.page import (
+    CHOICES,
+    STRENGTHS,
+    Card,
+    answers_html,
+    choose_methods,
+    command_line,
+    crops_html,
+    examples,
+    message_html,
+)
+from airvlm.serve.run import run_server
 
-__all__ = ["make_page"]
+__all__ = ["make_page", "make_page_app", "run_page"]
 
-CSS = (Path(__file__).parent / "web.css").read_text(encoding="utf-8")
-CHOICES = ["air", "air-paper", "memvr", "vaf", "vcd"]
-EXAMPLES = 8
-LEGEND = "Marked: differs from vanilla. Underlined in red: not in the image (known for the built-in scenes)."
+HERE = Path(__file__).parent
+KEPT = 3600  # seconds that an uploaded image is kept
+LONGEST = 2000  # characters of a question
 
 
-def _or_told(preprocess: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A visitor whose file is no image is told so, in place of gradio's traceback."""
+def run_page(
+    vlm: VLM,
+    *,
+    model: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    password: str | None = None,
+    allow_hosts: tuple[str, ...] = (),
+    max_tokens: int = 96,
+) -> None:
+    """Serve the page until SIGTERM or SIGINT.
 
-    def told(payload: Any) -> Any:
+    Args:
+        vlm: the model.
+        model: what `--model` needs to load it again, for the command that the page offers.
+        host: the address to listen on.
+        port: the port; 0 takes a free one.
+        password: visitors log in as airvlm with it; None asks for none.
+        allow_hosts: further names by which visitors may reach the page.
+        max_tokens: new tokens per answer.
+    """
+    app = make_page_app(vlm, model=model, host=host, password=password, allow_hosts=allow_hosts, max_tokens=max_tokens)
+    run_server(app, host=host, port=port, limits=Limits(shutdown_seconds=5))
+
+
+def make_page_app(
+    vlm: VLM,
+    *,
+    model: str | None = None,
+    host: str = "127.0.0.1",
+    password: str | None = None,
+    allow_hosts: tuple[str, ...] = (),
+    max_tokens: int = 96,
+) -> FastAPI:
+    """The page as an ASGI application. Arguments are those of `run_page`."""
+    app = FastAPI(title="airvlm", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(HostGuard, host=host, allow_hosts=allow_hosts)
+    page = make_page(vlm, model=model, local=is_loopback(host), max_tokens=max_tokens)
+    folders = {str(example.path.parent) for example in examples(vlm)}
+    mounted: FastAPI = gr.mount_gradio_app(
+        app,
+        page.queue(max_size=64),
+        path="/",
+        auth=("airvlm", password) if password else None,
+        allowed_paths=sorted(folders),  # gradio shows files of known folders only
+        max_file_size="32mb",
+        show_error=True,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        mcp_server=False,
+        css=(HERE / "web.css").read_text(encoding="utf-8"),
+        js=(HERE / "web.js").read_text(encoding="utf-8"),
+    )
+    return mounted
+
+
+def make_page(
+    vlm: VLM, *, model: str | None = None, local: bool = True, max_tokens: int = 96, max_pixels: int = 40_000_000
+) -> gr.Blocks:
+    """The layout of the page and its events.
+
+    Args:
+        vlm: the model.
+        model: what `--model` needs to load it again.
+        local: whether visitors sit at this machine, so that a path of an example means something to them.
+        max_tokens: new tokens per answer.
+        max_pixels: of an uploaded image.
+    """
+    shown = examples(vlm)
+    by_name = {example.name: example for example in shown}
+
+    def read(path: str | None) -> Image.Image:
+        if path is None:
+            raise ValueError("Choose an image first: drop one here, or take an example.")
         try:
-            return preprocess(payload)
-        except Exception as error:
-            message = "This file is no image: give a PNG, JPEG, WebP, GIF or BMP."
-            raise gr.Error(message, print_exception=False) from error
-
-    return told
-
-
-def make_page(vlm: VLM, *, max_tokens: int = 96, max_pixels: int = 40_000_000) -> gr.Blocks:
-    """The page over one model."""
-    scenes = {scene.id: scene for scene in tiny.scenes("test")[:EXAMPLES]} if vlm.name == "tiny" else {}
+            return load_image(Path(path), max_pixels=max_pixels)
+        except ValueError as error:
+            if "too large" in str(error):
+                raise ValueError(f"This image has more than {max_pixels // 10**6} million pixels.") from error
+            raise ValueError(f"This file is not a readable image ({', '.join(FORMATS)}).") from error
 
     def compare(
-        path: str | None, question: str, methods: list[str], scene: str | None, *values: float
-    ) -> Iterator[tuple[Any, ...]]:
-        if path is None:
-            raise gr.Error("Drop one, or take an example.", title="Choose an image first", print_exception=False)
+        path: str | None, question: str, labels: list[str], example: str | None, file: str, *values: float
+    ) -> Iterator[dict[Any, Any]]:
+        # errors are shown where the mistake is: below the image, the question or the methods
+        yield {notes[place]: "" for place in notes} | {ask: gr.update(visible=False), stop: gr.update(visible=True)}
         try:
-            image = read_image(load_image(path, max_pixels=max_pixels))
+            image = read_image(read(path))
         except ValueError as error:
-            told = str(error).replace(path, "the file")
-            raise gr.Error(f"This image cannot be read: {told}", print_exception=False) from error
+            yield {notes["image"]: message_html(str(error))}
+            return
         asked = question.strip() or DESCRIBE
-        known = scenes.get(scene or "")
-        truth = None if known is None else set(known.names)
-        chosen = specs(methods, dict(zip(STRENGTHS, values)))
-        line = command_line(f"{scene}.webp" if scene else "IMAGE", asked, chosen, vlm.name)
-        shown: list[MethodCard] = []
-        drawing: Any = None
-        for spelled in chosen:
-            method = parse_method(spelled)
+        if len(asked) > LONGEST:
+            yield {notes["question"]: message_html(f"The question is longer than {LONGEST} characters.")}
+            return
+        try:
+            methods: list[Method | None] = [None, *choose_methods(labels, dict(zip(STRENGTHS, values, strict=True)))]
+        except ValueError as error:
+            yield {notes["methods"]: message_html(str(error))}
+            return
+        known = by_name.get(example or "")
+        truth = None if known is None or asked != DESCRIBE else known.truth
+        spelled = ["vanilla" if method is None else method.label for method in methods]
+        source = file if known is None else str(known.path) if local else ""
+        line = command_line(source, asked, spelled, model or vlm.name) if source else ""
+        place = "The same in a terminal" + ("" if known else ", in the folder of the image")
+        cards: list[Card] = []
+        drawn = ""
+        for method, label in zip(methods, spelled, strict=True):
             started, text = time.perf_counter(), ""
+            yield {answers: answers_html([*cards, Card(label)], truth), drawing: drawn}
             stream = vlm.stream(image, asked, method=method, max_new_tokens=max_tokens)
             try:
                 while True:
                     text += next(stream)
-                    yield cards([*shown, MethodCard(spelled, text)], truth), drawing, line
+                    yield {answers: answers_html([*cards, Card(label, text)], truth)}
             except StopIteration as end:
                 answer: Answer = end.value
-                shown.append(MethodCard(spelled, answer.text, answer.report, time.perf_counter() - started))
-                if answer.report is not None and answer.report.crops and drawing is None:
-                    drawing = draw_look(image.rgb, answer.report)
-            except Exception as error:  # one method that cannot act must not take the others' answers away
-                shown.append(MethodCard(spelled, error=f"{type(error).__name__}: {error}"))
-            yield cards(shown, truth), drawing, line
+                cards.append(Card(label, answer.text, answer.report, time.perf_counter() - started))
+                if answer.report is not None and answer.report.crops and not drawn:
+                    drawn = crops_html(image.rgb, answer.report)
+            except Exception as error:  # one method that fails must not hide the answers of the others
+                cards.append(Card(label, error=f"{type(error).__name__}: {error}"))
+            yield {answers: answers_html(cards, truth), drawing: drawn}
+        yield {command: gr.update(value=line, visible=bool(line), label=place)}
 
-    def example(event: gr.SelectData) -> tuple[str, str]:
-        scene = list(scenes.values())[event.index]
-        return str(scene.path), scene.id
+    def reset_buttons() -> tuple[Any, Any]:
+        return gr.update(visible=True), gr.update(visible=False)
 
-    with gr.Blocks(title=f"airvlm: {vlm.name}") as page:
-        gr.Markdown(f"# airvlm\nThe same model, **{vlm.name}**, as it is and under methods that need no training.")
-        scene = gr.State(None)
-        with gr.Row():
+    def take_example(event: gr.SelectData) -> tuple[str, str, str]:
+        chosen = shown[event.index]
+        return str(chosen.path), chosen.name, ""
+
+    def take_upload(path: str | None) -> tuple[None, str, str]:
+        return None, "" if path is None else Path(path).name, ""
+
+    with gr.Blocks(title=f"airvlm: {vlm.name}", analytics_enabled=False, delete_cache=(KEPT, KEPT)) as page:
+        gr.Markdown(f"# airvlm\nThe model **{vlm.name}**, as it is and under methods against hallucination.")
+        example, file = gr.State(None), gr.State("")
+        notes: dict[str, Any] = {}
+        with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=300):
-                image = gr.Image(type="filepath", label="Image", height=320, elem_id="image")
-                image.preprocess = _or_told(image.preprocess)
-                if scenes:
-                    gallery = gr.Gallery(
-                        [str(s.path) for s in scenes.values()],
-                        label="Built-in scenes, with their truth",
-                        columns=4,
-                        height=180,
-                        allow_preview=False,
-                        elem_id="examples",
-                    )
-                question = gr.Textbox(DESCRIBE, label="Question", lines=2, elem_id="question")
-                methods = gr.CheckboxGroup(CHOICES, value=["air"], label="Methods beside vanilla", elem_id="methods")
+                image = gr.Image(
+                    type="filepath", label="Image", height=260, sources=["upload", "clipboard"], elem_id="image"
+                )
+                # gradio would decode the file itself, without our limits
+                image.preprocess = lambda payload: None if payload is None else payload.path
+                notes["image"] = gr.HTML(elem_id="image-note")
+                gallery = gr.Gallery(
+                    [(str(one.path), one.alt) for one in shown],
+                    label="Examples (the first one was picked)",
+                    columns=len(shown),
+                    rows=1,
+                    height="auto",
+                    object_fit="cover",
+                    allow_preview=False,
+                    interactive=False,
+                    elem_id="examples",
+                )
+                question = gr.Textbox(
+                    label="Question", placeholder="Leave empty to describe the image", lines=1, elem_id="question"
+                )
+                notes["question"] = gr.HTML(elem_id="question-note")
+                methods = gr.CheckboxGroup(
+                    list(CHOICES), value=[next(iter(CHOICES))], label="Compare vanilla with", elem_id="methods"
+                )
+                notes["methods"] = gr.HTML(elem_id="methods-note")
+                ask = gr.Button("Ask", variant="primary", elem_id="ask")
+                stop = gr.Button("Stop", visible=False, elem_id="stop")
+            with gr.Column(scale=3, min_width=300):
+                answers = gr.HTML(answers_html([]), elem_id="answers")
+                drawing = gr.HTML(elem_id="drawing")
+                command = gr.Textbox(
+                    label="The same in a terminal",
+                    interactive=False,
+                    visible=False,
+                    buttons=["copy"],
+                    elem_id="command",
+                )
                 with gr.Accordion("Strengths", open=False):
                     sliders = [
                         gr.Slider(
-                            s.low,
-                            s.high,
-                            value=s.default(name),
+                            strength.low,
+                            strength.high,
+                            value=getattr(CHOICES[label], strength.option),
                             step=0.01,
-                            label=f"{name}: {s.field}",
-                            info=s.meaning,
-                            elem_id=f"strength-{name}",
+                            label=f"{label}: {strength.option}",
+                            info=strength.help,
+                            elem_id=f"strength-{CHOICES[label].name}",
                         )
-                        for name, s in STRENGTHS.items()
+                        for label, strength in STRENGTHS.items()
                     ]
-                with gr.Row():
-                    ask = gr.Button("Ask", variant="primary", elem_id="ask")
-                    describe = gr.Button("Describe", elem_id="describe")
-                    stop = gr.Button("Stop", elem_id="stop")
-            with gr.Column(scale=3, min_width=300):
-                answers = gr.HTML(elem_id="answers")
-                gr.Markdown(LEGEND)
-                gr.Markdown("### Crops, their distances, and which were kept")
-                drawn = gr.Image(show_label=False, interactive=False, elem_id="drawing")
-                share = gr.Textbox(label="The same in a terminal", interactive=False, buttons=["copy"], elem_id="share")
-        inputs = [image, question, methods, scene, *sliders]
-        outputs = [answers, drawn, share]
-        if scenes:
-            gallery.select(example, None, [image, scene])
-        image.upload(lambda: None, None, scene)
-        image.clear(lambda: None, None, scene)
-        # one answer at a time: the model is one
-        asking = {"inputs": inputs, "outputs": outputs, "concurrency_limit": 1, "concurrency_id": "model"}
-        running = [
-            ask.click(compare, **asking),
-            question.submit(compare, **asking),
-            describe.click(lambda: DESCRIBE, None, question).then(compare, **asking),
-        ]
-        stop.click(None, cancels=running)
+        gallery.select(take_example, None, [image, example, file])
+        image.upload(take_upload, image, [example, file, notes["image"]])
+        image.clear(lambda: (None, ""), None, [example, file])
+        running = gr.on(
+            [ask.click, question.submit],
+            compare,
+            [image, question, methods, example, file, *sliders],
+            [*notes.values(), answers, drawing, command, ask, stop],
+            concurrency_limit=1,  # there is one model
+            concurrency_id="model",
+            show_progress="hidden",
+        )
+        running.then(reset_buttons, None, [ask, stop], show_progress="hidden")  # also after an error
+        stop.click(reset_buttons, None, [ask, stop], cancels=[running], show_progress="hidden")
     return page
