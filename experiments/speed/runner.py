@@ -92,7 +92,7 @@ def time_evaluate(given: argparse.Namespace, options: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         done = subprocess.run(
-            [*command, "--out", folder, "--json", *options], capture_output=True, text=True, env=environment
+            [*command, "--output", folder, "--json", *options], capture_output=True, text=True, env=environment
         )
         if done.returncode:
             raise SystemExit(f"airvlm evaluate {' '.join(options)} ended with {done.returncode}: {done.stderr[-500:]}")

@@ -1,4 +1,4 @@
-"""The example packages, built as wheels and installed into a folder of their own, as a stranger's would be."""
+"""The example packages, built as wheels and installed into a folder of their own, as a user's would be."""
 
 import subprocess
 import sys

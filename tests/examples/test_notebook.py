@@ -1,6 +1,7 @@
 """The notebook runs from top to bottom, and is stored without its outputs."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     where = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, km=ThisPython(), timeout=300, resources=where).execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert "air: acted" in printed
+    # The scene shows what the text beside it says
+    assert "The scene shows: carrot, orange" in printed
+    assert re.search(r"^vanilla .* a person", printed, re.MULTILINE)
+    assert re.search(r"^crop-blend (?!.*person).* an orange", printed, re.MULTILINE)
+    assert "crop-blend: acted" in printed
     assert "| vanilla |" in printed
 
 

@@ -1,4 +1,4 @@
-"""What a package brings from outside is used like what airvlm has: by ask, compare and evaluate."""
+"""The examples: what a package or a file adds from outside is used like what airvlm has, by ask and evaluate."""
 
 import json
 from pathlib import Path
@@ -16,14 +16,19 @@ from transformers import (
 )
 from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
 
-from airvlm import VLM, CropBlend, cli, tiny
+from airvlm import VLM, CropBlend, ModelParts, UnsupportedModel, cli, evaluate, tiny
 from airvlm.models.families import FAMILIES
-from airvlm.models.parts import ModelParts, UnsupportedModel
 from airvlm.tasks import TASKS, load_task
-from tests import tiny_models
+from airvlm.testing import check_method
+from airvlm.testing.small_models import build_tokenizer
 
 SCENE = str(tiny.scenes("test")[0].path)
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def vlm() -> VLM:
+    return VLM.load("tiny")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -38,51 +43,64 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 # -- a method
 
 
-def test_the_method_is_listed_with_its_fields_and_its_package(
+def test_the_method_is_shown_with_its_options_and_its_package(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = run(capsys, "methods")["methods"]["steering"]
+    about = run(capsys, "info", "methods", "steering")
     assert about["package"] == "airvlm-steering"
-    assert [field["name"] for field in about["fields"]] == ["towards", "away", "strength"]
-    assert all(field["meaning"] for field in about["fields"])
+    assert [option["name"] for option in about["options"]] == ["toward", "away", "strength"]
+    assert all(option["help"] for option in about["options"])
 
 
 @pytest.mark.parametrize(
-    "spelled", ["steering:strength=0.5", "airvlm_steering:Steering:strength=0.5", "air+steering:strength=0.5"]
+    "spelled", ["steering:strength=0.5", "airvlm_steering:Steering:strength=0.5", "crop-blend+steering:strength=0.5"]
 )
-def test_the_method_answers_however_it_is_spelled(
-    installed: Path, capsys: pytest.CaptureFixture[str], spelled: str
-) -> None:
-    answer = run(capsys, "ask", SCENE, "Is there a cup?", "--method", spelled, "--model", "tiny")
-    assert answer["report"]["fired"]
-    steering = (answer["report"]["parts"] or [answer["report"]])[-1]
-    assert steering["tokens"] == 64
-    assert steering["norm_ratio"]["mean"] == pytest.approx(0.5, rel=1e-3)
+def test_the_method_answers_however_it_is_spelled(installed: Path, vlm: VLM, spelled: str) -> None:
+    report = vlm.ask(SCENE, "Is there a cup?", method=spelled).report
+    assert report is not None and report.fired
+    steering = (report.parts or [report])[-1]
+    assert steering.tokens == 64
+    assert steering.norm_ratio is not None and steering.norm_ratio.mean == pytest.approx(0.5, rel=1e-3)
 
 
-def test_the_method_keeps_the_laws_without_a_line_for_them(installed: Path) -> None:
+def test_the_method_changes_answers_and_keeps_the_laws(installed: Path, vlm: VLM) -> None:
     from airvlm_steering import Steering
 
-    vlm = VLM.load("tiny")
-    question = "Please describe this image in detail."
-    rows = [(scene.path, question) for scene in tiny.scenes("test")[:3]]
-    plain = [vlm.ask(*row).text for row in rows]
-    steered = [vlm.ask(*row, method=Steering(strength=2.0)).text for row in rows]
-    assert steered != plain
-    together = vlm.batch(rows, method=Steering(strength=2.0), batch_size=3, progress=False)
-    assert [answer.text for answer in together] == steered
-    assert [vlm.ask(*row, method=Steering(strength=0.0)).text for row in rows] == plain
-    assert [vlm.ask(*row).text for row in rows] == plain
+    plain = vlm.describe(SCENE).text
+    assert vlm.describe(SCENE, method=Steering(strength=2.0)).text != plain
+    check_method(Steering(toward="cat", away="dog", strength=2.0), families=["llava"])
     with pytest.raises(ValueError, match="strength"):
         Steering(strength=-1.0)
 
 
-def test_the_method_compares_and_evaluates(installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(capsys, "compare", SCENE, "--method", "none", "--method", "steering")
+def test_the_method_is_compared_and_evaluated(
+    installed: Path, vlm: VLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, "ask", SCENE, "--model", "tiny", "--method", "vanilla", "--method", "steering")
     assert found["answers"]["steering"]["report"]["fired"]
-    line = ["evaluate", "tiny-existence", "--limit", "8", "--method", "steering", "--no-curve"]
-    found = run(capsys, *line, "--out", str(tmp_path / "run"))
-    assert set(found["tiny-existence"]) == {"vanilla", "steering"}
+    results = evaluate(
+        vlm, "tiny-existence", ["steering"], limit=8, curve=False, out=tmp_path / "run", workers=1, progress=False
+    )
+    assert set(results.to_frame()["method"]) == {"vanilla", "steering"}
+
+
+# -- a method in one file
+
+
+def test_a_file_is_enough_for_a_method(vlm: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    for spelled in ("pai:PAI", "pai:PAI:alpha=3.0", "pai:PAI"):  # also again, once the method is known
+        report = vlm.describe(SCENE, method=spelled).report
+        assert report is not None and report.layers == (2, 3, 4, 5)
+    plain, raised = (
+        vlm.likelihood(SCENE, "Is there a cup?", ["Yes", "No"], method=m) for m in (None, "pai:PAI:alpha=3.0")
+    )
+    assert plain != raised
+
+
+def test_the_method_in_one_file_keeps_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    check_method("pai:PAI:alpha=2.0", families=["llava"])
 
 
 # -- a task
@@ -95,32 +113,20 @@ def test_the_task_has_twenty_questions_and_its_package(installed: Path) -> None:
     assert {item.truth for item in items} == {"yes", "no"}
     for item in items:
         named = item.question.removeprefix("Is there a").removeprefix("n").removesuffix(" in the image?").strip()
-        scene = item.image
-        assert (named in scene.names) is (item.truth == "yes"), item
+        assert (named in item.image.names) is (item.truth == "yes"), item
     assert TASKS.package("twenty-questions") == "airvlm-twenty-questions"
 
 
 def test_the_task_is_evaluated_and_reported(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    installed: Path, vlm: VLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = str(tmp_path / "run")
-    found = run(
-        capsys,
-        "evaluate",
-        "twenty-questions",
-        "--model",
-        "tiny",
-        "--method",
-        "air",
-        "--out",
-        out,
-        "--no-curve",
-    )
-    accuracy = found["twenty-questions"]["vanilla"]["accuracy"]
-    assert accuracy["n"] == 20
-    assert accuracy["value"] > 60  # the embedded model answers nine of ten such questions
-    assert set(found["twenty-questions"]) == {"vanilla", "air"}
-    report = run(capsys, "report", out, "--out", str(tmp_path / "page"))
+    out = tmp_path / "run"
+    results = evaluate(vlm, "twenty-questions", ["crop-blend"], curve=False, out=out, workers=1, progress=False)
+    frame = results.to_frame().set_index(["method", "metric"])
+    assert frame.loc[("vanilla", "accuracy"), "n"] == 20
+    assert frame.loc[("vanilla", "accuracy"), "value"] > 60  # the embedded model answers nine of ten such questions
+    assert frame.loc[("crop-blend", "accuracy"), "fired"] == 20
+    report = run(capsys, "report", str(out), "--output", str(tmp_path / "page"))
     assert "twenty-questions" in Path(report["files"]["html"]).read_text()
 
 
@@ -137,7 +143,7 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random DeepSeek-VL of a few thousand weights, saved as people save theirs."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("deepseek")
-    words = tiny_models.tokenizer()
+    words = build_tokenizer()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=words.backend_tokenizer, extra_special_tokens={"image_token": "<image>"},
         **{name: getattr(words, name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")},
@@ -170,7 +176,7 @@ def test_without_its_package_the_family_is_refused_by_name(deepseek: Path) -> No
 
 
 def test_the_family_is_listed_with_its_package(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {row["model_type"]: row for row in run(capsys, "models")["families"]}
+    rows = {row["model_type"]: row for row in run(capsys, "info", "models")["families"]}
     assert rows["deepseek_vl"]["title"] == "DeepSeek-VL"
     assert rows["deepseek_vl"]["package"] == "airvlm-deepseek-vl"
     assert FAMILIES.package("llava") == "airvlm"
@@ -178,22 +184,25 @@ def test_the_family_is_listed_with_its_package(installed: Path, capsys: pytest.C
 
 def test_the_family_answers_under_a_method(installed: Path, deepseek: Path) -> None:
     vlm = VLM.load(deepseek)
-    plain = vlm.ask(SCENE, "is there a fork in the image ?", max_new_tokens=8)
-    air = vlm.ask(SCENE, "is there a fork in the image ?", method=CropBlend(weight=0.9), max_new_tokens=8)
-    assert air.report is not None
-    assert air.report.fired
-    assert air.report.tokens == 16
-    assert vlm.ask(SCENE, "is there a fork in the image ?", max_new_tokens=8).text == plain.text
+    question = "is there a fork in the image ?"
+    plain = vlm.ask(SCENE, question, max_new_tokens=8)
+    blend = vlm.ask(SCENE, question, method=CropBlend(weight=0.9), max_new_tokens=8)
+    assert blend.report is not None and blend.report.fired
+    assert blend.report.tokens == 16
+    assert vlm.ask(SCENE, question, max_new_tokens=8).text == plain.text
 
 
-def test_the_family_compares_and_evaluates_on_the_command_line(
-    installed: Path, deepseek: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ["--model", str(deepseek), "--max-new-tokens", "4"]
-    found = run(capsys, "compare", SCENE, "is there a dog ?", "--method", "none", "--method", "vaf", *where)
-    assert found["answers"]["vaf"]["report"]["fired"]
-    line = ["evaluate", "tiny-existence", "--limit", "4", "--method", "air", "--no-curve", *where]
-    code = cli.run([*line, "--out", str(tmp_path / "run"), "--json"])
-    printed = capsys.readouterr()
-    assert code in (0, 1), printed.err  # a random model's words cannot be read as yes or no: that is code 1
-    assert set(json.loads(printed.out)["tiny-existence"]) == {"vanilla", "air"}
+def test_the_family_is_evaluated(installed: Path, deepseek: Path, tmp_path: Path) -> None:
+    results = evaluate(
+        VLM.load(deepseek),
+        "tiny-existence",
+        ["crop-blend", "vaf"],
+        limit=4,
+        max_new_tokens=4,
+        curve=False,
+        out=tmp_path / "run",
+        workers=1,
+        progress=False,
+    )
+    fired = results.to_frame().groupby("method")["fired"].max()
+    assert fired["crop-blend"] == fired["vaf"] == 4

@@ -9,46 +9,29 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 
-from airvlm import photo
+from airvlm import evaluate, photo
 from experiments.train.photo.recipe import RECIPES
 from experiments.train.tiny.ship import stage_minutes
 
 HERE = Path(__file__).parent
 
 
-def evaluate_task(task: str, model: Path, out: Path, *options: str) -> dict[str, float]:
-    """Scores of vanilla greedy decoding, in percent."""
-    command = [
-        sys.executable,
-        "-m",
-        "airvlm.cli",
-        "evaluate",
-        task,
-        "--model",
-        str(model),
-        "--method",
-        "vanilla",
-    ]
-    command += ["--no-curve", "--out", str(out / task), "--json", *options]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return {name: round(cell["value"], 2) for name, cell in json.loads(printed)[task]["vanilla"].items()}
-
-
 def score_model(model: Path, out: Path, photos: Path, objects: Path, descriptions: int) -> dict[str, float]:
-    chair = evaluate_task(
-        "chair", model, out, "--data", str(photos), "--objects", str(objects), "--limit", str(descriptions)
+    """Scores of vanilla greedy decoding, in percent."""
+    described = evaluate(
+        model, "chair", [], data=photos, objects=objects, limit=descriptions, curve=False, out=out / "chair"
     )
-    pope = evaluate_task("pope", model, out, "--data", str(objects.with_suffix(".pope")))
-    named = {name: chair[name] for name in ("CHAIR_S", "CHAIR_I", "recall")}
-    return named | {f"POPE {name}": value for name, value in pope.items() if name.startswith("accuracy")}
+    asked = evaluate(model, "pope", [], data=objects.with_suffix(".pope"), curve=False, out=out / "pope")
+    chair, pope = described.tasks["chair"].figures("vanilla"), asked.tasks["pope"].figures("vanilla")
+    found = {name: chair[name]["value"] for name in ("CHAIR_S", "CHAIR_I", "recall")}
+    found |= {f"POPE {name}": figure["value"] for name, figure in pope.items() if name.startswith("accuracy")}
+    return {name: round(value, 2) for name, value in found.items()}
 
 
 def draw_curves(log: list[dict[str, Any]], path: Path) -> None:

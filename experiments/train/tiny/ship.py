@@ -9,14 +9,12 @@ import argparse
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from safetensors import safe_open
 
-from airvlm import tiny
+from airvlm import evaluate, tiny
 from experiments.train.tiny.recipe import RECIPES
 
 HERE = Path(__file__).parent
@@ -34,23 +32,11 @@ def stage_minutes(log: list[dict[str, float | str]]) -> dict[str, float]:
 
 def score_model(model: Path, out: Path) -> dict[str, float]:
     """Scores of vanilla greedy decoding on the test split, in percent."""
-    command = [
-        sys.executable,
-        "-m",
-        "airvlm.cli",
-        "evaluate",
-        "tiny-chair",
-        "tiny-pope",
-        "--model",
-        str(model),
-    ]
-    command += ["--method", "vanilla", "--no-curve", "--out", str(out), "--json"]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = json.loads(printed)
-    chair, pope = found["tiny-chair"]["vanilla"], found["tiny-pope"]["vanilla"]
-    named = {name: chair[name]["value"] for name in ("CHAIR_S", "CHAIR_I", "recall")}
-    named |= {f"POPE {name}": cell["value"] for name, cell in pope.items() if name.startswith("accuracy")}
-    return {name: round(value, 2) for name, value in named.items()}
+    tasks = evaluate(model, ["tiny-chair", "tiny-pope"], [], curve=False, out=out).tasks
+    chair, pope = (tasks[name].figures("vanilla") for name in ("tiny-chair", "tiny-pope"))
+    found = {name: chair[name]["value"] for name in ("CHAIR_S", "CHAIR_I", "recall")}
+    found |= {f"POPE {name}": figure["value"] for name, figure in pope.items() if name.startswith("accuracy")}
+    return {name: round(value, 2) for name, value in found.items()}
 
 
 def draw_curves(log: list[dict[str, float | str]], path: Path) -> None:

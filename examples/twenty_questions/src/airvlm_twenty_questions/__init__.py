@@ -1,7 +1,7 @@
-"""Twenty yes/no questions about scenes that airvlm ships: the smallest task that is one.
+"""Twenty yes/no questions about scenes of the emoji model: a minimal task.
 
-The questions are a file beside this one. A task says what is asked, how an answer is read, and what each item counts;
-figures, intervals, the store and the report are airvlm's.
+The questions are in questions.jsonl. A task says what is asked, how an answer is parsed, and what each item counts;
+metrics, intervals, the store and the report are handled by airvlm.
 """
 
 import json
@@ -18,7 +18,7 @@ QUESTIONS = Path(__file__).parent / "questions.jsonl"
 
 @dataclass(frozen=True)
 class TwentyQuestions(Task):
-    """Twenty yes/no questions about ten scenes"""
+    """Twenty yes/no questions about ten scenes."""
 
     name: ClassVar[str] = "twenty-questions"
     kind: ClassVar[Literal["yesno"]] = "yesno"
@@ -28,7 +28,7 @@ class TwentyQuestions(Task):
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         images = {scene.id: scene for scene in tiny.scenes("test")}
         rows = [json.loads(line) for line in QUESTIONS.read_text().splitlines()][:limit]
-        # items about one image are drawn together when intervals are computed
+        # Items about one image are resampled together when intervals are computed
         return [
             Item(row["id"], images[row["scene"]], row["question"], row["answer"], {"group": row["scene"]})
             for row in rows
