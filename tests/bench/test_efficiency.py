@@ -1,4 +1,4 @@
-"""The efficiency table: fair turns, ratios to the first method, memory that is seen."""
+"""What methods cost: methods take turns, ratios are to the first, and memory is measured."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from airvlm.methods.vcd import VCD
 from airvlm.report import Report
 
 
-class Pretender:
+class FakeModel:
     """A subject whose methods take a known time, by a clock of its own, and a known memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, memory: int = 0) -> None:
@@ -32,11 +32,11 @@ class Pretender:
         return None if method is None else Report(method.to_json(), fired=True)
 
     def subject(self) -> Subject:
-        return Subject("pretender", "", self.ask, lambda i: Image.new("L", (1, 1), i), torch.device("cpu"))
+        return Subject("fake", "", self.ask, lambda i: Image.new("L", (1, 1), i), torch.device("cpu"))
 
 
 def test_ratios_are_to_the_first_method_of_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Pretender(monkeypatch).subject()
+    subject = FakeModel(monkeypatch).subject()
     vanilla, memvr = measure(subject, {"vanilla": None, "memvr": MemVR()}, repeats=3, tokens=9)
     assert vanilla.ratios == [1.0, 1.0, 1.0] and vanilla.acted == 0 and memvr.acted == 3
     row = memvr.to_json()
@@ -44,7 +44,7 @@ def test_ratios_are_to_the_first_method_of_the_same_turn(monkeypatch: pytest.Mon
 
 
 def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Pretender(monkeypatch, memory=40 * 2**20).subject()
+    subject = FakeModel(monkeypatch, memory=40 * 2**20).subject()
     vanilla, memvr = measure(subject, {"vanilla": None, "memvr": MemVR()}, repeats=1)
     if vanilla.memory is None or memvr.memory is None:
         pytest.skip("this system does not say what a process holds at most")
@@ -52,10 +52,10 @@ def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_methods_take_turns_and_no_image_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretender, methods, told = Pretender(monkeypatch), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, []
-    measure(pretender.subject(), methods, repeats=2, progress=told.append)
-    assert len(told) == len(pretender.asked) == efficiency.answers(methods, 2)  # as long as a progress bar is
-    names, images = zip(*pretender.asked[1:], strict=True)  # the first answer is not measured
+    fake, methods, told = FakeModel(monkeypatch), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, []
+    measure(fake.subject(), methods, repeats=2, progress=told.append)
+    assert len(told) == len(fake.asked) == efficiency.count_answers(methods, 2)  # as long as a progress bar is
+    names, images = zip(*fake.asked[1:], strict=True)  # the first answer is not measured
     turns = [names[i : i + 3] for i in range(0, 9, 3)]
     assert all(sorted(turn) == ["memvr", "vaf", "vanilla"] for turn in turns)
     assert [turn[0] for turn in turns] == ["vanilla", "memvr", "vaf"]  # another begins each time
