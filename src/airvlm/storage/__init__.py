@@ -1,1 +1,1 @@
-"""Files that survive being killed at and shared: append-only JSON lines, and JSON replaced whole."""
+"""Files that survive kills, full disks and several writers."""

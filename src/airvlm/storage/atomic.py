@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all, whatever happens while it is written."""
+"""Replace a file as a whole: readers see the old content or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside the file, then take its place; an error leaves the old file as it was. Text becomes UTF-8."""
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a new file beside `path` and rename it; on an error the old file stays. Text is encoded as UTF-8."""
+    # mkstemp never opens a file that exists: a symlink that somebody left there is not followed
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -20,9 +21,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)  # mkstemp's files are the owner's alone
-        os.replace(beside, path)
+        os.chmod(scratch, 0o666 & ~umask)  # mkstemp's own mode is 0600
+        os.replace(scratch, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            os.unlink(scratch)
         raise

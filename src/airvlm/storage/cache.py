@@ -1,4 +1,4 @@
-"""Where files are kept that can be made again: the user's cache folder, the same on every system."""
+"""The user's cache folder, for files that can be made or downloaded again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """AIRVLM_CACHE, or airvlm in XDG_CACHE_HOME or ~/.cache; nobody has made it yet, nor looked whether one may."""
-    named = os.environ.get("AIRVLM_CACHE")
-    if named:
+    """AIRVLM_CACHE, else airvlm in XDG_CACHE_HOME or ~/.cache. The folder may not exist yet."""
+    if named := os.environ.get("AIRVLM_CACHE"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "airvlm"

@@ -1,12 +1,11 @@
-"""An append-only file of JSON lines, safe to kill and safe to share: answers and verdicts are kept in such files.
+"""An append-only file of JSON lines that any number of processes may write.
 
-Every write happens under a lock beside the file, as whole lines, after reading what other processes appended. A line
-torn by a killed writer is cut off by the next one. A full disk leaves the file as it was. On a file system without
-locks a process writes a file of its own beside it, and all of them are read. Knows nothing of what a line says: it is
-handed to `take`, which refuses it by raising ValueError, KeyError or TypeError.
+A write happens under a lock beside the file, as whole lines, after everything that others appended was read. A line
+that a killed writer left incomplete is cut off by the next one, and a full disk leaves the file as it was. On a file
+system without locks each process writes a file of its own beside it, and all of them are read.
 
     lines = JsonLines(path, take)
-    with lines.locked():                  # take has by now seen every line of every other process
+    with lines.locked():                  # `take` has seen every line of every other process
         lines.append([b'{"key": 1}'])     # all of them or none
 """
 
@@ -24,7 +23,7 @@ from filelock import FileLock
 
 __all__ = ["JsonLines", "StoreError", "locked"]
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
+NOT_ABOUT_LOCKS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -33,21 +32,28 @@ class StoreError(OSError):
 
 
 def locked(path: Path) -> FileLock:
-    """The lock that stands for a file: `<name>.lock` beside it, let go by the system when its holder dies."""
-    # a soft lock, which filelock would fall back to, outlives a killed holder and stops everyone after it
+    """The lock of a file: `<name>.lock` beside it, released by the system if its holder dies."""
+    # a soft lock, filelock's fallback, would outlive a killed holder
     return FileLock(path.with_name(path.name + ".lock"), poll_interval=0.01, fallback_to_soft=False)
 
 
 class JsonLines:
-    """The lines of one file; any number of processes and threads may have it open."""
+    """The lines of one file. Safe for threads.
+
+    Args:
+        path: the file.
+        take: gets every complete line; refuses one by raising ValueError, KeyError or TypeError.
+        others: pattern of files beside it that are read as well.
+        mode: permissions of a new file, less the umask.
+    """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         take: Callable[[bytes], None],
         *,
-        others: str | None = None,  # pattern of the files beside it that are read too
-        mode: int = 0o666,  # of the file when it is made, less the umask
+        others: str | None = None,
+        mode: int = 0o666,
     ) -> None:
         self.path = Path(path)
         self.count = 0  # lines that were taken
@@ -55,30 +61,24 @@ class JsonLines:
         self._take = take
         self._others = others or f"{self.path.stem}.*{self.path.suffix}"
         self._mode = mode
-        self._offset = 0  # bytes of our file already read; always at the start of a line
+        self._offset = 0  # bytes of the file that were read; always at the start of a line
         self._descriptor: int | None = None
         self._lock: FileLock | None = None
         self._mutex = threading.RLock()
 
-    # -- reading
-
     def exists(self) -> bool:
-        return self.path.exists() or any(True for _ in self._beside())
+        return self.path.exists() or bool(self._beside())
 
     def refresh(self) -> None:
-        """Take the whole lines that were appended since the last look; a torn last line is left."""
-        with self._mutex:
-            try:
-                with self.path.open("rb") as file:
-                    if os.fstat(file.fileno()).st_size < self._offset:  # someone edited the file: start over
-                        self._offset = 0
-                    file.seek(self._offset)
-                    self._offset += self._take_all(file)
-            except FileNotFoundError:
-                return
+        """Take the complete lines that were appended since the last call."""
+        with self._mutex, contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._offset:  # someone edited the file: start over
+                self._offset = 0
+            file.seek(self._offset)
+            self._offset += self._take_all(file)
 
     def refresh_others(self) -> None:
-        """Take the files of processes that could not share ours, or that were copied in by hand."""
+        """Take the files of processes that could not lock this one, or that were copied here."""
         for path in self._beside():
             with path.open("rb") as file:
                 self._take_all(file)
@@ -87,12 +87,12 @@ class JsonLines:
         return [path for path in sorted(self.path.parent.glob(self._others)) if path != self.path]
 
     def _take_all(self, lines: Iterable[bytes]) -> int:
-        """How many bytes they have; one by one, since a store may hold a million."""
-        whole = 0
+        """Take all complete lines; the number of their bytes."""
+        size = 0
         for line in lines:
             if not line.endswith(b"\n"):
                 break
-            whole += len(line)
+            size += len(line)
             if not line.strip():
                 continue
             try:
@@ -100,13 +100,11 @@ class JsonLines:
                 self.count += 1
             except (ValueError, KeyError, TypeError, RecursionError):
                 self.broken += 1
-        return whole
-
-    # -- writing
+        return size
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile; everything they wrote has been taken, and a torn line is cut off."""
+        """Nobody else writes inside the block; everything they wrote was taken, and a torn line is cut off."""
         with self._mutex:
             if self._descriptor is None:
                 self._open()
@@ -118,8 +116,8 @@ class JsonLines:
                 yield
 
     def append(self, lines: Iterable[bytes]) -> None:
-        """Write all of the lines or none of them, inside `locked`, and take them."""
-        assert self._descriptor is not None, "append stands inside `with locked()`"
+        """Write all of the lines or none, and take them. Only inside `locked`."""
+        assert self._descriptor is not None, "append must be called inside `with locked()`"
         content = b"".join(line.rstrip(b"\n") + b"\n" for line in lines)
         try:
             rest = memoryview(content)
@@ -130,10 +128,9 @@ class JsonLines:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._offset)
             full = error.errno in FULL
-            reason = "the disk is full" if full else error.strerror
             raise StoreError(
-                f"cannot write {self.path}: {reason}. The {self.count} records before it are safe; "
-                f"{'free some space' if full else 'set it right'} and run the same command again to go on."
+                f"cannot write {self.path}: {'the disk is full' if full else error.strerror}. The {self.count} records "
+                f"before it are safe; {'free some space' if full else 'fix this'} and rerun the command to resume."
             ) from error
         self.refresh()
 
@@ -144,27 +141,25 @@ class JsonLines:
                 self._descriptor = self._lock = None
 
     def _open(self) -> None:
-        """Open for appending; in a file of our own where the file system has no locks."""
+        """Open for appending; a file of this process's own where the file system has no locks."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = self._appending(self.path)
+            self._descriptor = self._open_file()
             lock = locked(self.path)
             try:
                 with lock:
                     self._lock = lock
             except (OSError, NotImplementedError) as error:
-                if getattr(error, "errno", None) in REFUSED:
+                if getattr(error, "errno", None) in NOT_ABOUT_LOCKS:
                     raise
                 os.close(self._descriptor)
+                self.refresh()  # what others wrote before
                 own = f"{self.path.stem}.{socket.gethostname()}.{os.getpid()}{self.path.suffix}"
-                self.refresh()  # what the others wrote before
                 self.path, self._offset = self.path.with_name(own), 0
-                self._descriptor = self._appending(self.path)
+                self._descriptor = self._open_file()
         except OSError as error:
             self._descriptor = None
-            raise StoreError(
-                f"cannot write {self.path}: {error.strerror or error}; choose another place for it"
-            ) from error
+            raise StoreError(f"cannot write {self.path}: {error.strerror or error}; choose another folder") from error
 
-    def _appending(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, self._mode)
+    def _open_file(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, self._mode)
