@@ -12,6 +12,8 @@ from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from airvlm import tiny as tiny
+    from airvlm.evaluation.evaluate import evaluate as evaluate
+    from airvlm.evaluation.results import Results as Results
     from airvlm.integrations.pipeline import pipeline as pipeline
     from airvlm.methods import (
         AIR as AIR,
@@ -90,6 +92,7 @@ if _TYPE_CHECKING:
     from airvlm.runtime.session import MethodInactiveWarning as MethodInactiveWarning
     from airvlm.runtime.session import MethodNotApplied as MethodNotApplied
     from airvlm.runtime.session import ModelInUseError as ModelInUseError
+    from airvlm.tasks import load_task as load_task
     from airvlm.vlm import VLM as VLM
     from airvlm.vlm import Answer as Answer
 
@@ -103,6 +106,9 @@ _MODULES = {
         get_method list_methods option
     """,
     "airvlm.vlm": "VLM Answer",
+    "airvlm.evaluation.evaluate": "evaluate",
+    "airvlm.evaluation.results": "Results",
+    "airvlm.tasks": "load_task",
     "airvlm.report": "Report",
     "airvlm.runtime.session": "MethodInactiveWarning MethodNotApplied ModelInUseError",
     "airvlm.runtime.row_images": "WrongImages",

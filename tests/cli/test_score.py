@@ -12,6 +12,7 @@ import pytest
 
 from airvlm import cli
 from airvlm.tasks import TASKS
+from tests.golden import DATA
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_many_unreadable_answers_are_told(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
     file.write_text('{"answer": "", "label": "yes"}')
     code, out, err = run("pope", file, "--json")
-    assert code == 0 and "1 answers could not be read" in err
+    assert code == 0 and "of 1 answers 1 could not be read" in err
     assert json.loads(out)["metrics"]["precision"]["value"] is None  # nothing to divide by: null, not 0
 
 
@@ -72,7 +73,7 @@ def test_many_unreadable_answers_are_told(run: Any, tmp_path: Path) -> None:
         (["chair", "."], ""),
         ([], "needs a task and a file of answers"),
         (["pope", ".", "--variant", "loud"], "no variant 'loud'"),
-        (["pope", ".", "--set", "parser"], "--set takes FIELD=VALUE"),
+        (["pope", ".", "--set", "parser"], "--set parser: write OPTION=VALUE"),
         (["pope", ".", "--set", "parsers=x"], "pope has no option parsers"),
         (["chair", ".", "--truth", "nowhere.json"], "no file or folder nowhere.json"),
     ],
@@ -80,6 +81,24 @@ def test_many_unreadable_answers_are_told(run: Any, tmp_path: Path) -> None:
 def test_input_that_cannot_be_used_is_one_line_and_code_2(run: Any, arguments: list[str], said: str) -> None:
     code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+def test_without_ground_truth_the_objects_are_listed_and_the_code_is_not_zero(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "captions.jsonl"
+    file.write_text(json.dumps({"image_id": 1, "caption": "A dog and two cats."}))
+    code, out, err = run("chair", file)
+    assert code == 3 and "not scored: there is no ground truth; give it with --truth" in err
+    assert json.loads(out.splitlines()[-1])["objects"] == ["dog", "cat"]
+    code, out, _ = run("chair", file, "--json")
+    content = json.loads(out)
+    assert code == 3 and content["items"][0]["objects"] == ["dog", "cat"] and "CHAIR_S" not in content["metrics"]
+
+
+def test_how_many_items_have_an_answer_is_always_printed(run: Any, tmp_path: Path) -> None:
+    for file in (_pope(tmp_path), DATA / "hallusionbench/judged.json"):
+        task = "pope" if file.suffix == ".jsonl" else "hallusionbench"
+        code, out, _ = run(task, file)
+        assert code == 0 and "expected " in out and " · missing 0 · duplicate 0 · unknown 0 · " in out
 
 
 def test_the_list_has_every_task_with_its_variants(run: Any) -> None:

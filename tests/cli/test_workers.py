@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 
 from airvlm.cli import run
-from airvlm.cli.answering import gpu_of
-from airvlm.evaluation.shards import Shard
 from airvlm.evaluation.store import FILE
-from airvlm.evaluation.workers import working_together
+from airvlm.evaluation.workers import Shard, start_workers
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +27,8 @@ def texts(folder) -> dict[str, str]:
 def test_two_workers_keep_the_answers_of_one(tmp_path, capsys):
     command = ["evaluate", "tiny-chair", "--limit", "6", "--batch-size", "2", "--no-curve", "--json"]
     for workers in ("1", "2"):
-        assert run([*command, "--workers", workers, "--out", str(tmp_path / workers)]) == 0
-        assert json.loads(capsys.readouterr().out)["tiny-chair"]["air"]["CHAIR_S"]["n"] == 6
+        assert run([*command, "--workers", workers, "--output", str(tmp_path / workers)]) == 0
+        assert json.loads(capsys.readouterr().out)["tiny-chair"]["crop-blend"]["CHAIR_S"]["n"] == 6
     assert texts(tmp_path / "1") == texts(tmp_path / "2")
 
 
@@ -39,7 +39,7 @@ def touch(folder: str, part: Shard) -> None:
 
 
 def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
-    with working_together(3, functools.partial(touch, str(tmp_path))) as ours:
+    with start_workers(3, functools.partial(touch, str(tmp_path))) as ours:
         assert (ours.index, ours.gathers) == (0, True)
         deadline = time.time() + 50
         while len(list(tmp_path.iterdir())) < 2 and time.time() < deadline:
@@ -49,6 +49,34 @@ def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
+LEAK = """
+import sys, time
+from airvlm.evaluation.workers import start_workers
+sys.path.insert(0, {here!r})
+from test_workers import draw_bar
+if __name__ == "__main__":
+    with start_workers(2, __import__("functools").partial(draw_bar, {folder!r})):
+        while not __import__("os").listdir({folder!r}):
+            time.sleep(0.05)
+"""
+
+
+def draw_bar(folder: str, part: Shard) -> None:
+    from tqdm import tqdm
+
+    tqdm([1], disable=True)  # even a disabled bar makes tqdm's lock
+    touch(folder, part)
+
+
+def test_a_worker_that_is_killed_leaves_no_semaphore_that_python_complains_about(tmp_path):
+    script, folder = tmp_path / "script.py", tmp_path / "folder"
+    folder.mkdir()
+    script.write_text(LEAK.format(here=os.path.dirname(__file__), folder=str(folder)))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "resource_tracker" not in done.stderr and "leaked" not in done.stderr
+
+
 def test_two_ways_of_spreading_the_work_are_refused(capsys):
     assert run(["evaluate", "tiny-chair", "--workers", "2", "--shard", "0/2"]) == 2
     assert "not two of them" in " ".join(capsys.readouterr().err.split())
@@ -56,7 +84,7 @@ def test_two_ways_of_spreading_the_work_are_refused(capsys):
 
 def test_more_processes_than_gpus_share_them(monkeypatch):
     parts = [Shard(i, 3, helps=True, device=i) for i in range(3)]
-    assert [gpu_of(part) for part in parts] == [None] * 3
+    assert [part.gpu() for part in parts] == [None] * 3
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [gpu_of(part) for part in parts] == ["cuda:0", "cuda:1", "cuda:0"]
-    assert gpu_of(Shard()) is None
+    assert [part.gpu() for part in parts] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert Shard().gpu() is None

@@ -18,7 +18,6 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -99,7 +98,7 @@ class Starter:
         spawn: bool = False,  # workers begin as they do for a user; else they are forked, which is quick
     ) -> Started:
         said = Path(tempfile.mkdtemp(dir=self.folder.name))
-        line = [*arguments, "--out", str(out)]
+        line = [*arguments, "--output", str(out)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", PACE: str(seconds)}
         pid = self.ask(line=line, said=str(said), environment=environment, limit=limit, spawn=spawn)
         return Started(self, pid, said)
@@ -107,13 +106,11 @@ class Starter:
 
 def load(*_: Any, **__: Any) -> Any:
     """A model that takes its time; workers are given this function by its name."""
-    import fakes
+    import fake_models
 
     if PIDS in os.environ:  # who holds a model is asked for by name
         Path(os.environ[PIDS], str(os.getpid())).touch()
-    vlm = fakes.FakeVLM(seconds=float(os.environ[PACE]))
-    vlm.parts = SimpleNamespace(layers=range(6))
-    return vlm
+    return fake_models.FakeVLM(seconds=float(os.environ[PACE]))
 
 
 def prepare() -> None:
@@ -121,21 +118,20 @@ def prepare() -> None:
     sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
     import fakes
 
-    import airvlm.methods
+    import airvlm.methods.names
     import airvlm.tasks
-    from airvlm.cli import asking
+    from airvlm.cli import common
 
-    airvlm.methods.parse_method = fakes.parse_fake
+    airvlm.methods.names.parse_method = fakes.parse_fake
     airvlm.tasks.TASKS.update(fakes.TASKS)
-    asking.load = load
+    common.load_model = load
 
 
 def serve() -> None:
     """Start a command for every line of the input, or wait for one, and say its process or how it ended."""
-    import airvlm.cli.ablate
     import airvlm.cli.evaluate
     import airvlm.evaluation.evaluate
-    import airvlm.evaluation.sweeps  # noqa: F401 - imported once here, for all commands
+    import airvlm.reporting.tables  # noqa: F401 - imported once here, for all commands
 
     for line in sys.stdin:
         request = json.loads(line)

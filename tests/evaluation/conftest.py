@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # workers of a cluster unpickle `fakes` by that name
+sys.path.insert(0, str(Path(__file__).parent))  # workers of a cluster unpickle the fakes by their names
 import fakes
 from commands import Starter
 
-import airvlm.methods
+import airvlm.methods.names
 import airvlm.tasks
 
 
@@ -26,9 +26,9 @@ def commands() -> Iterator[Starter]:
 @pytest.fixture(autouse=True, scope="module")
 def fake_names():
     """Yields the real parser of methods, for tests that need it."""
-    real = airvlm.methods.parse_method
+    real = airvlm.methods.names.parse_method
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(airvlm.methods, "parse_method", fakes.parse_fake)
+        patch.setattr(airvlm.methods.names, "parse_method", fakes.parse_fake)
         for name, task in fakes.TASKS.items():
             patch.setitem(airvlm.tasks.TASKS, name, task)
         yield real

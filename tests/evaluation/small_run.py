@@ -7,14 +7,13 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from airvlm.evaluation.manifest import note
-from airvlm.evaluation.plan import Asked, ModelFacts, batches
+from airvlm.evaluation.manifest import update_manifest
+from airvlm.evaluation.plan import EvalItem, ModelInfo, TaskSpec, plan_batches
 from airvlm.evaluation.store import Record, Store
-from airvlm.tasks import load_task
 
 HOSTILE = '<script>document.title="taken"</script><img src=x onerror="document.title=\'taken\'"> & "quotes"'
 OBJECTS = ["dog", "cat", "chair", "fork", "car", "bus"]
-COLOURS = ["#b5651d", "#888888", "#264653", "#e9c46a", "#a30000", "#2a9d8f"]
+COLORS = ["#b5651d", "#888888", "#264653", "#e9c46a", "#a30000", "#2a9d8f"]
 
 
 class Named:
@@ -28,8 +27,8 @@ class Named:
 
 
 METHODS = {"vanilla": None, "air": Named("air", tau=0.06), "memvr": Named("memvr")}
-SHORTER = {f"eos-bias:bias={b}": Named("eos-bias", bias=float(b)) for b in (1, 2)}
-YESNO = {f"yesno:bias={b}": Named("yes-bias", bias=float(b)) for b in (-1, 1)}
+EOS = {f"eos-bias:bias={b}": Named("eos-bias", bias=float(b)) for b in (1, 2)}
+YES = {f"yes-bias:bias={b}": Named("yes-bias", bias=float(b)) for b in (-1, 1)}
 
 
 def coco(folder: Path, n: int = 24) -> Path:
@@ -42,7 +41,7 @@ def coco(folder: Path, n: int = 24) -> Path:
         image = Image.new("RGB", (320, 240), "#dddddd")
         for place, shown in enumerate(dict.fromkeys(present)):
             box = (40 + 130 * place, 60, 140 + 130 * place, 180)
-            ImageDraw.Draw(image).ellipse(box, fill=COLOURS[OBJECTS.index(shown)])
+            ImageDraw.Draw(image).ellipse(box, fill=COLORS[OBJECTS.index(shown)])
         image.save(folder / "val2014" / name)
         images.append({"id": i + 1, "file_name": name})
         notes += [{"image_id": i + 1, "category_id": OBJECTS.index(o) + 1} for o in present]
@@ -61,28 +60,29 @@ def coco(folder: Path, n: int = 24) -> Path:
 def small_run(folder: Path, *, model: str = "a/small-model", max_new_tokens: int = 64, hostile: bool = False) -> Path:
     """The run's folder; each stronger method hallucinates and recalls a little less."""
     data = coco(folder / "data")
-    facts = ModelFacts(model, "f" * 16)
-    chair = Asked.of("chair", load_task("chair", data), max_new_tokens=max_new_tokens)
-    pope = Asked.of("pope-coco-random", load_task("pope-coco-random", data))
+    info = ModelInfo(model, "f" * 16)
+    chair = TaskSpec.of("chair", data=data, max_new_tokens=max_new_tokens)
+    pope = TaskSpec.of("pope-coco-random", data=data)
     known = {k: None if m is None else m.to_json() for k, m in METHODS.items()}
     curves = {
-        "chair": {k: m.to_json() for k, m in SHORTER.items()},
-        "pope-coco-random": {k: m.to_json() for k, m in YESNO.items()},
+        "chair": {k: m.to_json() for k, m in EOS.items()},
+        "pope-coco-random": {k: m.to_json() for k, m in YES.items()},
     }
     out = folder / "run"
-    note(out, facts, [chair, pope], known, curves)
+    update_manifest(out, info, [chair, pope], known, curves=curves)
     with Store(out) as store:
-        for asked, controls in ((chair, SHORTER), (pope, YESNO)):
-            for rank, (label, method) in enumerate({**METHODS, **controls}.items()):
-                for batch in batches(asked, label, method, facts, 8):
-                    store.extend(_record(job.question, asked, rank, label, hostile) for job in batch.jobs)
+        for spec, controls in ((chair, EOS), (pope, YES)):
+            methods = {**METHODS, **controls}
+            for chunk in plan_batches(spec, methods, info, 8):
+                for rank, batch in enumerate(chunk):
+                    store.extend(_record(asked, spec, rank, batch.label, hostile) for asked in batch.items)
     return out
 
 
-def _record(question: object, asked: Asked, rank: int, label: str, hostile: bool) -> Record:
-    item = next(item for item in asked.items if item.id == question.item)  # type: ignore[attr-defined]
-    number = asked.items.index(item)
-    if asked.name == "chair":
+def _record(asked: EvalItem, spec: TaskSpec, rank: int, label: str, hostile: bool) -> Record:
+    item = next(item for item in spec.items if item.id == asked.key.item)
+    number = spec.items.index(item)
+    if spec.name == "chair":
         wrong = next(o for o in ("fork", "bus", "dog", "cat") if o not in item.truth)
         text = f"A {item.truth[0]} is in a room. " + ("There is also a baby dog. " if "dog" in item.truth else "")
         text += f"A {wrong} can be seen too. " if (number + rank) % (2 + rank) == 0 else "It is a sunny day. "
@@ -93,4 +93,4 @@ def _record(question: object, asked: Asked, rank: int, label: str, hostile: bool
         flip = (number * 7 + rank) % (4 + rank) == 0
         text = item.truth if not flip else {"yes": "no", "no": "yes"}[item.truth]
     report = None if label == "vanilla" else {"fired": number % 5 != 0}
-    return Record(question, text=text.strip(), tokens=12, finished=number % 7 != 0, report=report)  # type: ignore[arg-type]
+    return Record(asked.key, text=text.strip(), tokens=12, finished=number % 7 != 0, report=report)

@@ -14,16 +14,16 @@ from typing import ClassVar
 import pytest
 from fakes import FakeCaptions, FakeMethod, FakeVLM
 
+import airvlm
 from airvlm.evaluation import evaluate as evaluation
-from airvlm.evaluation.evaluate import answer_all, as_asked, evaluate
-from airvlm.evaluation.plan import Asked, ModelFacts, batches
-from airvlm.evaluation.results import Results
-from airvlm.evaluation.runner import answer
-from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.evaluate import Runner, evaluate, label_methods
+from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_batches
+from airvlm.evaluation.results import VANILLA, Results
+from airvlm.evaluation.run import generate_batch
 from airvlm.evaluation.store import FILE, Store, StoreError
-from airvlm.evaluation.task_results import VANILLA
+from airvlm.evaluation.workers import Shard
+from airvlm.methods import EOSBias, MemVR
 from airvlm.tasks import TASKS as REGISTRY
-from airvlm.tasks import load_task
 from airvlm.tasks.base import Item
 
 TASKS = ["fake-captions", "fake-questions"]
@@ -32,7 +32,7 @@ FORK = multiprocessing.get_context("fork")  # torch is imported once, not once a
 
 
 def run(folder, vlm=None, tasks=TASKS, methods=METHODS, **options) -> Results:
-    return evaluate(vlm or FakeVLM(), tasks, methods, folder, **{"progress": False, **options})
+    return evaluate(vlm or FakeVLM(), tasks, methods, out=folder, **{"progress": False, "batch_size": 16, **options})
 
 
 def lines(folder) -> dict[str, dict]:
@@ -58,17 +58,18 @@ def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
 def test_the_bar_counts_what_other_processes_answer_meanwhile(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(evaluation.tqdm, "update", lambda bar, n=1: (shown.append(n), setattr(bar, "n", bar.n + n)))
-    vlm, asked = FakeVLM(), Asked.of("fake-captions", FakeCaptions())
+    monkeypatch.setattr(evaluation.sys.stderr, "isatty", lambda: True)
+    vlm, spec = FakeVLM(), TaskSpec.of("fake-captions")
     with Store(tmp_path) as store, Store(tmp_path) as theirs:
 
         def worker(left, store, done):
-            theirs.extend(record for batch in left[2:] for record in answer(vlm, batch))
+            theirs.extend(record for batch in left[2:] for record in generate_batch(vlm, batch))
             for batch in left:
-                store.extend(answer(vlm, batch))
+                store.extend(generate_batch(vlm, batch))
                 done(batch)
 
-        answer_all(worker, [(asked, {VANILLA: None})], ModelFacts.of(vlm), store, batch_size=2)
-    items = len(asked.items)
+        Runner(worker, ModelInfo.of(vlm), 6, tmp_path, batch_size=2).run([(spec, {VANILLA: None})], store)
+    items = len(spec.items)
     assert shown[:2] == [items - 2, 2] and sum(shown) == items
 
 
@@ -105,10 +106,10 @@ def test_a_launched_worker_takes_over_what_a_dead_one_left(tmp_path, undisturbed
 
 
 def test_batches_do_not_depend_on_what_is_answered_already(tmp_path):
-    asked = Asked.of("fake-captions", load_task("fake-captions"))
-    before = batches(asked, "better", METHODS["better"], ModelFacts("fake", "fake-1"), 16)
+    spec = TaskSpec.of("fake-captions")
+    before = plan_batches(spec, METHODS, ModelInfo("fake", "fake-1"), 16)
     run(tmp_path, tasks=["fake-captions"], methods={})
-    assert batches(asked, "better", METHODS["better"], ModelFacts("fake", "fake-1"), 16) == before
+    assert plan_batches(spec, METHODS, ModelInfo("fake", "fake-1"), 16) == before
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -142,7 +143,7 @@ def test_a_failing_item_is_an_error_of_its_own_and_its_neighbours_are_answered(t
     [failed] = [record for record in task.records("better") if record.error]
     assert failed.text is None and failed.error == "ValueError: cannot see test/5.png"
     assert task.failed("better") == 1 and task.scores("better").n == 39
-    assert any("1 of 40 failed, first with ValueError" in problem for problem in task.problems())
+    assert any("1 of 40 answers failed, the first with ValueError" in problem for problem in task.problems())
 
 
 def test_a_failed_item_is_tried_again_by_the_next_run(tmp_path, undisturbed):
@@ -163,7 +164,7 @@ def test_answers_that_cannot_be_read_are_a_problem(tmp_path):
             return "Perhaps."
 
     found = run(tmp_path, Mumbling(), tasks=["fake-questions"], curve=False).problems()
-    assert any("better: 60 of 60 answers could not be read" in problem for problem in found)
+    assert any("better: 60 of 60 answers could not be parsed" in problem for problem in found)
 
 
 def test_a_method_that_never_acted_is_a_problem_that_says_why(tmp_path):
@@ -175,7 +176,7 @@ def test_another_model_is_not_mixed_into_a_folder(tmp_path):
     run(tmp_path)
     other = FakeVLM()
     other.fingerprint = "other-2"
-    with pytest.raises(StoreError, match=r"holds answers of fake.*--out"):
+    with pytest.raises(StoreError, match=r"has answers of fake.*--output"):
         run(tmp_path, other)
 
 
@@ -196,7 +197,7 @@ def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):
 
 def test_a_curve_that_was_drawn_on_fewer_items_is_finished_on_more(tmp_path):
     methods = {"terse": FakeMethod("terse", 8.0)}
-    few = replace(Asked.of("fake-captions", FakeCaptions()), items=FakeCaptions().items(12), limit=12)
+    few = TaskSpec.of("fake-captions", limit=12)
     assert "eos-bias:bias=9" in run(tmp_path, tasks=[few], methods=methods).tasks["fake-captions"].curve
     task = run(tmp_path, tasks=["fake-captions"], methods=methods).tasks["fake-captions"]
     assert "eos-bias:bias=9" in task.curve
@@ -222,10 +223,10 @@ class Own(FakeCaptions):
 def test_a_task_of_ones_own_is_answered_and_scored_to_the_end(tmp_path):
     task = run(tmp_path, tasks=[Own(n=12), "fake-questions"]).tasks["own-task"]
     assert task.scores("better").n == 12 and task.at_equal("better")
-    assert list(Results.load(tmp_path, asked=[as_asked(Own(n=12))]).tasks) == ["own-task"]
-    with pytest.raises(StoreError, match=r"run\.json: task 'own-task' cannot be loaded again: no task"):
+    assert list(Results.load(tmp_path, specs=[TaskSpec.of(Own(n=12))]).tasks) == ["own-task"]
+    with pytest.raises(StoreError, match=r"run\.json: task 'own-task' is not installed here"):
         Results.load(tmp_path)
-    with pytest.raises(TypeError, match="is no task"):
+    with pytest.raises(TypeError, match="is not a task"):
         run(tmp_path, tasks=[7])
 
 
@@ -235,8 +236,8 @@ def test_answers_to_another_split_whose_items_are_counted_alike_are_not_mixed_in
             return [Item(str(i), f"{split} {i}".encode(), "Describe.") for i in range(12)][:limit]
 
     def texts(folder: str, split: str) -> list[str]:
-        asked = [Asked.of("alike", Alike(), split=split)]
-        return run(tmp_path / folder, tasks=asked, curve=False).tasks["alike"].texts("better")
+        spec = TaskSpec.of(Alike(), name="alike", split=split)
+        return run(tmp_path / folder, tasks=[spec], curve=False).tasks[spec.key].texts("better")
 
     expected = {split: texts(split, split) for split in ("test", "calibration")}
     assert expected["test"] != expected["calibration"]
@@ -247,16 +248,17 @@ def test_answers_to_another_split_whose_items_are_counted_alike_are_not_mixed_in
 def test_an_image_that_is_no_longer_there_keeps_its_answer(tmp_path):
     made = run(tmp_path, tasks=["fake-captions"], curve=False).tasks["fake-captions"]
     moved = [replace(item, image=f"elsewhere/{item.id}.png") for item in made.items]
-    found = Results.load(tmp_path, asked=[replace(made.asked, items=moved)]).tasks["fake-captions"]
+    found = Results.load(tmp_path, specs=[replace(made.spec, items=moved)]).tasks["fake-captions"]
     assert found.texts("better") == made.texts("better")
 
 
-def test_a_baseline_that_never_acts_is_a_note_and_a_method_under_test_a_problem(tmp_path):
-    idle = {"memvr": FakeMethod("memvr", fires=False), "mine": FakeMethod("mine", fires=False)}
+def test_a_published_method_or_control_that_never_acts_is_a_note_and_a_method_under_test_a_problem(tmp_path):
+    idle = {name: FakeMethod(name, fires=False) for name in ("memvr", "mine", "random-crops")}
     found = run(tmp_path, methods=idle, curve=False, tasks=["fake-captions"])
-    assert found.notes() == ["fake-captions, memvr: the method never acted (too far)"]
-    assert found.problems() == ["fake-captions, mine: the method never acted (too far)"]
-    assert len(found.problems(acting=True)) == 2
+    said = "the method never acted (too far)"
+    assert found.notes() == [f"fake-captions, memvr: {said}", f"fake-captions, random-crops: {said}"]
+    assert found.problems() == [f"fake-captions, mine: {said}"]
+    assert len(found.problems(require_acting=True)) == 3
 
 
 def test_a_method_that_acted_in_another_task_has_a_null_result_here(tmp_path):
@@ -302,10 +304,104 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 
 
 def test_limit_split_and_token_cap_are_part_of_what_is_asked(tmp_path):
-    task = load_task("fake-captions")
-    asked = Asked.of("fake-captions", task, split="validation", limit=7, max_new_tokens=5)
-    found = run(tmp_path, tasks=[asked], curve=False).tasks["fake-captions"]
+    options = {"split": "validation", "limit": 7, "max_new_tokens": 5}
+    found = run(tmp_path, tasks=["fake-captions"], curve=False, **options).tasks["fake-captions, validation"]
     record = found.records("better")[0]
-    assert len(found.items) == 7 and record.question.item == "validation-0"
-    assert record.question.generation == {"max_new_tokens": 5, "do_sample": False}
+    assert len(found.items) == 7 and record.key.item == "validation-0"
+    assert record.key.generation == {"max_new_tokens": 5, "do_sample": False}
     assert record.extra["settings"] == {"task": "fake-captions", "n": 40}
+
+
+# -- the function that `airvlm` exports
+
+
+def test_methods_are_objects_or_spellings_as_a_list_or_with_labels(fake_names, monkeypatch):
+    monkeypatch.setattr(airvlm.methods.names, "parse_method", fake_names)
+    assert label_methods("vanilla") == {VANILLA: None} and label_methods(None) == {VANILLA: None}
+    assert label_methods(MemVR()) == {"memvr": MemVR()}
+    assert label_methods(["eos-bias:bias=2.0", EOSBias(bias=3.0)]) == {
+        "eos-bias:bias=2.0": EOSBias(bias=2.0),
+        "eos-bias:bias=3.0": EOSBias(bias=3.0),
+    }
+    assert label_methods({"mine": "memvr", "none": None}) == {"mine": MemVR(), "none": None}
+    with pytest.raises(TypeError, match=r"pass an object: MemVR\(\)"):
+        label_methods([MemVR])
+
+
+def test_one_import_evaluates_and_returns_a_frame(tmp_path):
+    pytest.importorskip("pandas", reason="needs the frame extra")
+    results = airvlm.evaluate(FakeVLM(), TASKS, ["better:bias=0.7"], out=tmp_path, limit=30, progress=False)
+    assert isinstance(results, airvlm.Results)
+    frame = results.to_frame()
+    assert len(frame) == 2 * 3 + 2 * 2  # methods x metrics of each task
+    assert not frame.duplicated(["task", "method", "metric"]).any()
+    chair = frame.set_index(["task", "method", "metric"]).loc[("fake-captions", "better:bias=0.7", "CHAIR_S")]
+    task = results.tasks["fake-captions"]
+    assert chair["value"] == task.scores("better:bias=0.7").metrics["CHAIR_S"] and chair["n"] == chair["images"] == 30
+    assert chair["low"] <= chair["value"] <= chair["high"]
+    difference = task.difference("better:bias=0.7", "CHAIR_S")
+    assert (chair["difference"], chair["difference_high"]) == (difference.value, difference.high)
+    at = task.at_equal("better:bias=0.7")["CHAIR_S"]
+    assert (chair["at_equal"], chair["held_equal"]) == (at.difference.value, "recall")
+    assert chair["fired"] == 30 and chair["changed"] == task.changed("better:bias=0.7") > 0
+    assert json.loads(chair["method_json"]) == {"name": "better", "bias": 0.7, "fires": True}
+    assert (chair["model"], chair["fingerprint"], chair["split"], chair["limit"]) == ("fake", "fake-1", "test", 30)
+    assert chair["tokens"] > 0 and chair["variant"] is None
+    vanilla = frame[(frame.method == VANILLA) & (frame.metric == "recall")].iloc[0]
+    assert vanilla.isna()[["difference", "at_equal", "method_json", "fired"]].all()
+    again = Results.load(tmp_path).to_frame()
+    assert again.equals(frame)
+
+
+def test_results_are_written_as_csv_markdown_and_latex(tmp_path):
+    results = run(tmp_path, tasks=["fake-captions"], methods={"=2+3": FakeMethod("better", 0.7)})
+    rows = results.to_csv(tmp_path / "a.csv").splitlines()
+    assert (tmp_path / "a.csv").read_text().splitlines() == rows and len(rows) == 1 + 2 * 3
+    assert any(",'=2+3," in row for row in rows) and not any(",=2+3" in row for row in rows)
+    assert any(",-" in row for row in rows)  # a negative number is no formula
+    assert "| =2+3 |" in results.to_markdown() and "\\toprule" in results.to_latex(tmp_path / "a.tex")
+
+
+def test_before_it_starts_it_says_how_many_answers_it_asks_for(tmp_path, capsys):
+    run(tmp_path, tasks=["fake-captions"], progress=True)
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert "40 items x 2 methods (vanilla, better) = 80" in first and "5 biases of the eos-bias curve = 200" in first
+    assert "280 answers to generate, 0 of 280 are stored" in second
+    vlm = FakeVLM()
+    run(tmp_path, vlm, tasks=["fake-captions"], methods={**METHODS, "more": FakeMethod("more", 0.2)}, progress=True)
+    said = capsys.readouterr().err
+    assert "40 answers to generate, 280 of 320 are stored" in said and sum(vlm.sizes) == 40
+
+
+def test_no_progress_bar_is_written_into_a_file(tmp_path, capsys):
+    run(tmp_path, progress=True)
+    said = capsys.readouterr().err
+    assert "\r" not in said and "it/s" not in said and "answer/s" not in said
+
+
+def test_a_model_is_given_by_a_function_that_loads_it(tmp_path):
+    devices = []
+    found = run(tmp_path, lambda device: (devices.append(device), FakeVLM())[1], tasks=["fake-captions"], curve=False)
+    assert devices == [None] and found.tasks["fake-captions"].unanswered("better") == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        (FakeVLM(), {"workers": 2}, "other processes must load the model themselves"),
+        (FakeVLM, {"workers": 2, "shard": "0/2"}, "not two of them"),
+        (FakeVLM, {"ray": 2, "shard": "0/2"}, "not two of them"),
+        (FakeVLM(), {"shard": "5/2"}, "as in 0/4"),
+        (FakeVLM(), {"tasks": ["fake-captions", "fake-captions"]}, "given twice"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_asked(tmp_path, model, options, says):
+    with pytest.raises(ValueError, match=says):
+        run(tmp_path, model, **options)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_without_a_folder_answers_go_to_one_of_the_models_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = run(None, tasks=["fake-captions"], curve=False, limit=2)
+    assert str(found.folder) == "airvlm-runs/fake-fake-1" and (found.folder / FILE).is_file()

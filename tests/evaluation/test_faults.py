@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 EVALUATE = ["evaluate", "fake-captions", "fake-questions", "--method", "better:bias=0.7", "--json"]
-ABLATE = ["ablate", "fake-captions", "fake", "--sweep", "bias=1,2,3", "--curve", "--no-plot", "--json"]
+SWEEP = ["evaluate", "fake-captions", "--method", "fake", "--sweep", "bias=1,2,3", "--no-plot", "--json"]
 
 
 def lines(folder: Path) -> dict[str, dict]:
@@ -45,7 +45,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("arguments", [[*EVALUATE, "--workers", "2"], ABLATE], ids=["evaluate with workers", "ablate"])
+@pytest.mark.parametrize("arguments", [[*EVALUATE, "--workers", "2"], SWEEP], ids=["workers", "sweep"])
 def test_killed_at_random_moments_it_ends_with_the_records_of_an_undisturbed_run(commands, tmp_path, arguments):
     whole = commands.start(arguments, tmp_path / "whole")
     expected = whole.communicate()[0]
@@ -80,7 +80,7 @@ def test_no_worker_outlives_the_command_whatever_ends_it(commands, tmp_path, num
     assert not any(map(running, workers))
     if number != signal.SIGKILL:
         assert process.returncode == 130
-        assert "answers are kept in" in said and "the same command goes on from there" in said
+        assert "answers are saved in" in said and "rerun the same command to resume" in said
         assert "Traceback" not in said
 
 
@@ -113,15 +113,15 @@ def test_a_folder_that_is_read_only_stops_it_before_anything_is_asked(commands, 
         process = commands.start(EVALUATE, disk / "run")
         said = process.communicate()[1]
         assert process.returncode == 2 and said.count("\n") == 1
-        assert "Read-only file system" in said and "--out" in said
+        assert "Read-only file system" in said and "--output" in said
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_clock_that_jumps_changes_nothing(fake_names, tmp_path, monkeypatch):
     methods = {"better": FakeMethod("better", 0.7)}
-    evaluate(FakeVLM(), ["fake-captions"], methods, tmp_path / "plain", progress=False)
+    evaluate(FakeVLM(), ["fake-captions"], methods, out=tmp_path / "plain", progress=False)
     rng, real = random.Random(1), time.time
     monkeypatch.setattr(time, "time", lambda: real() + rng.choice((-1e9, -3600.0, 0.0, 3600.0, 1e9)))
-    evaluate(FakeVLM(), ["fake-captions"], methods, tmp_path / "jumps", progress=False)
+    evaluate(FakeVLM(), ["fake-captions"], methods, out=tmp_path / "jumps", progress=False)
     assert lines(tmp_path / "jumps") == lines(tmp_path / "plain")

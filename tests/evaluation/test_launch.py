@@ -19,17 +19,15 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import pathlib, sys, time
 sys.path[:0] = [{tests!r}, {sources!r}]
-import airvlm.methods, airvlm.tasks, fakes
-airvlm.methods.parse_method = fakes.parse_fake
+import airvlm, airvlm.tasks, fakes
 airvlm.tasks.TASKS.update(fakes.TASKS)
-from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.shards import Shard
-shard, vlm = Shard.launched(), fakes.FakeVLM(seconds=0.002)
+from airvlm.evaluation.workers import Shard
+shard, vlm = Shard.of(None), fakes.FakeVLM(seconds=0.002)
 out, methods = pathlib.Path({out!r}), {{"better": fakes.FakeMethod("better", 0.7)}}
 (out / f"ready-{{shard.index}}").touch()
 while len(list(out.glob("ready-*"))) < 2:  # both at the start, so that both get to work
     time.sleep(0.01)
-run = evaluate(vlm, ["fake-captions"], methods, out, shard=shard, progress=False)
+run = airvlm.evaluate(vlm, ["fake-captions"], methods, out=out, progress=False, batch_size=16)
 seen = f"{{sum(vlm.sizes)}} {{run.tasks['fake-captions'].unanswered('better')}}"
 (out / f"rank-{{shard.index}}").write_text(seen)
 """
@@ -56,7 +54,7 @@ def test_two_launched_processes_share_the_work_and_write_the_records_of_one(fake
     ]
     done = subprocess.run([*command, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    evaluate(FakeVLM(), ["fake-captions"], {"better": FakeMethod("better", 0.7)}, alone, progress=False)
+    evaluate(FakeVLM(), ["fake-captions"], {"better": FakeMethod("better", 0.7)}, out=alone, progress=False)
 
     def lines(folder: Path) -> dict[str, str]:
         found = [json.loads(line) for line in (folder / FILE).read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""What is asked: digests of images, disturbed images, batches."""
+"""What is asked: digests of images, noise on images, batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from airvlm.evaluation.plan import TOGETHER, Asked, ModelFacts, batches, chunks, image_digest, noisy
+from airvlm.evaluation.plan import IMAGES_TOGETHER, ModelInfo, TaskSpec, add_noise, image_digest, plan_batches
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item
 
@@ -38,21 +38,20 @@ def test_every_kind_of_image_has_a_digest_and_none_raises(tmp_path):
 
 def test_noise_moves_every_value_by_delta_and_always_the_same_way():
     grey = Image.new("RGB", (16, 16), (128, 128, 128))
-    moved = np.asarray(noisy(grey, 16 / 255)).astype(int) - 128
+    moved = np.asarray(add_noise(grey, 16 / 255)).astype(int) - 128
     assert set(np.unique(moved)) == {-16, 16} and abs(moved.mean()) < 3
-    assert np.array_equal(np.asarray(noisy(grey, 16 / 255)), np.asarray(noisy(grey, 16 / 255)))
-    assert noisy(None, 0.1) is None and len(noisy([grey, grey], 0.1)) == 2
+    assert np.array_equal(np.asarray(add_noise(grey, 16 / 255)), np.asarray(add_noise(grey, 16 / 255)))
+    assert add_noise(None, 0.1) is None and len(add_noise([grey, grey], 0.1)) == 2
 
 
 def test_noise_and_token_cap_change_every_key():
-    task = load_task("fake-captions")
-    model = ModelFacts("fake", "f")
+    model = ModelInfo("fake", "f")
     keys = [
-        {key for batch in batches(asked, "vanilla", None, model, 16) for key in batch.keys}
-        for asked in (
-            Asked.of("fake-captions", task),
-            Asked.of("fake-captions", task, noise=16 / 255),
-            Asked.of("fake-captions", task, max_new_tokens=3),
+        {key for [batch] in plan_batches(spec, {"vanilla": None}, model, 16) for key in batch.keys}
+        for spec in (
+            TaskSpec.of("fake-captions"),
+            TaskSpec.of("fake-captions", noise=16 / 255),
+            TaskSpec.of("fake-captions", max_new_tokens=3),
         )
     ]
     assert all(len(k) == 40 for k in keys) and len(set.union(*keys)) == 120
@@ -60,39 +59,41 @@ def test_noise_and_token_cap_change_every_key():
 
 @pytest.mark.parametrize("size", [1, 7, 16, 100])
 def test_batches_hold_every_item_once_and_like_lengths_together(size):
-    asked = Asked.of("fake-questions", load_task("fake-questions"))
-    made = batches(asked, "vanilla", None, ModelFacts("fake", "f"), size)
-    ids = [job.question.item for batch in made for job in batch.jobs]
-    assert sorted(ids) == sorted(item.id for item in asked.items)
-    assert all(len(batch.jobs) == size for batch in made[:-1])
-    lengths = [len(job.question.prompt) // 16 for batch in made for job in batch.jobs]
-    assert lengths == sorted(lengths)
+    spec = TaskSpec.of("fake-questions")
+    made = [batch for [batch] in plan_batches(spec, {"vanilla": None}, ModelInfo("fake", "f"), size)]
+    ids = [item.key.item for batch in made for item in batch.items]
+    assert sorted(ids) == sorted(item.id for item in spec.items)
+    assert sorted(len(batch.items) for batch in made)[1:] == [size] * (len(made) - 1)
+    for batch in made:
+        lengths = [len(item.key.prompt) // 16 for item in batch.items]
+        assert lengths == sorted(lengths)
 
 
 def test_a_tasks_settings_are_read_once_for_all_methods_and_without_its_list_of_images(monkeypatch):
     """A list of thousands of images in every record was nearly all of a store's bytes."""
-    asked, read = Asked.of("fake-questions", load_task("fake-questions")), []
-    settings = type(asked.task).settings
+    spec, read = TaskSpec.of("fake-questions"), []
+    settings = type(spec.task).settings
     monkeypatch.setattr(
-        type(asked.task),
+        type(spec.task),
         "settings",
         lambda self: read.append(1) or settings(self) | {"images": ["1", "2"]},
     )
-    made = chunks(asked, {"one": None, "two": None, "three": None}, ModelFacts("fake", "f"), 7)
+    made = plan_batches(spec, {"one": None, "two": None, "three": None}, ModelInfo("fake", "f"), 7)
     assert len(read) == 1
-    assert all(job.settings == settings(asked.task) for chunk in made for batch in chunk for job in batch.jobs)
+    assert all(item.settings == settings(spec.task) for chunk in made for batch in chunk for item in batch.items)
 
 
 def test_all_methods_answer_a_chunk_before_the_next_and_images_stay_near():
-    asked = Asked.of("fake-questions", load_task("fake-questions"))
-    made = chunks(asked, {"one": None, "two": None}, ModelFacts("fake", "f"), 7)
+    spec = TaskSpec.of("fake-questions")
+    made = plan_batches(spec, {"one": None, "two": None}, ModelInfo("fake", "f"), 7)
     assert [[batch.label for batch in chunk] for chunk in made] == [["one", "two"]] * 9
     for chunk in made:
-        assert len({tuple(job.question.item for job in batch.jobs) for batch in chunk}) == 1
+        assert len({tuple(item.key.item for item in batch.items) for batch in chunk}) == 1
         assert len({batch.chunk for batch in chunk}) == 1
-    alone = batches(asked, "one", None, ModelFacts("fake", "f"), 7)
-    assert {tuple(chunk[0].keys) for chunk in made} == {tuple(batch.keys) for batch in alone}
-    firsts = [min(int(job.question.item.split("-")[1]) // 2 for job in chunk[0].jobs) for chunk in made]
+    assert len({chunk[0].chunk for chunk in made}) == 9
+    alone = plan_batches(spec, {"one": None}, ModelInfo("fake", "f"), 7)
+    assert [chunk[0].keys for chunk in made] == [batch.keys for [batch] in alone]
+    firsts = [min(int(item.key.item.split("-")[1]) // 2 for item in chunk[0].items) for chunk in made]
     assert firsts == sorted(firsts)
 
 
@@ -105,11 +106,22 @@ def test_what_is_asked_about_an_image_in_several_settings_runs_together_beside_o
         for k in range(images)
         for n, thing in enumerate(("cat", "dog"))
     ]
-    asked = Asked("pope", load_task("tiny-pope"), items)
-    made = batches(asked, "vanilla", None, ModelFacts("model", "1"), size)
-    of_batch = [{job.question.image for job in batch.jobs} for batch in made]
+    spec = TaskSpec("pope", load_task("tiny-pope"), items)
+    made = plan_batches(spec, {"vanilla": None}, ModelInfo("model", "1"), size)
+    of_batch = [{item.key.image for item in batch.items} for [batch] in made]
     # each batch has two images, which the control with another image's crops needs, and no image is in many batches
     assert all(len(own) > 1 for own in of_batch)
     straddling = 1
-    most = -(-TOGETHER * 6 // size) + straddling
+    most = -(-IMAGES_TOGETHER * 6 // size) + straddling
     assert max(sum(image in own for own in of_batch) for image in of_batch[0]) <= most
+
+
+def test_a_task_is_given_by_name_as_an_object_or_as_a_spec():
+    spec = TaskSpec.of("fake-captions", split="validation", limit=3)
+    assert TaskSpec.of(spec) is spec and spec.key == "fake-captions, validation" and len(spec.items) == 3
+    own = TaskSpec.of(load_task("fake-captions"), name="mine")
+    assert own.key == own.name == "mine" and len(own.items) == 40
+    with pytest.raises(TypeError, match="is not a task"):
+        TaskSpec.of(7)
+    with pytest.raises(ValueError, match="no items in its test split"):
+        TaskSpec.of(type(own.task)(n=0))

@@ -15,16 +15,18 @@ from pathlib import Path
 
 import pytest
 from commands import PACE, PIDS, running, wait_for_answers
-from fakes import FakeMethod, FakeVLM, MortalVLM, first_come
+from fake_models import FakeVLM, MortalVLM, PlainMethod, first_come
 
-from airvlm.evaluation.evaluate import evaluate
+from airvlm.evaluation.evaluate import Evaluation, Runner
+from airvlm.evaluation.plan import ModelInfo, TaskSpec
 from airvlm.evaluation.ray_cluster import Cluster
+from airvlm.evaluation.run import run_batches
 from airvlm.evaluation.store import FILE
 
 ray = pytest.importorskip("ray", reason="needs the ray extra")
 pytestmark = pytest.mark.slow
 
-METHODS = {"better": FakeMethod("better", 0.7)}
+METHODS = {"better": PlainMethod(0.7)}
 TASKS = ["fake-captions", "fake-questions"]
 
 
@@ -75,21 +77,30 @@ def lines(folder: Path) -> dict[str, dict]:
     return {record["key"]: {k: v for k, v in record.items() if k != "seconds"} for record in found}
 
 
+def job(tasks=TASKS, methods=METHODS) -> Evaluation:
+    return Evaluation([TaskSpec.of(task) for task in tasks], methods, curve=False)
+
+
 def run(folder: Path, load, tasks=TASKS, methods=METHODS, workers=2):
     with Cluster(load, workers) as cluster:
-        facts = cluster.facts()
-        return evaluate(None, tasks, methods, folder, worker=cluster.work, model=facts, curve=False, progress=False)
+        runner = Runner(cluster.run_batches, cluster.model(), cluster.depth(), folder, batch_size=16, progress=False)
+        return job(tasks, methods).run(runner)
+
+
+def run_alone(folder: Path) -> None:
+    vlm = FakeVLM()
+    job().run(Runner(partial(run_batches, vlm), ModelInfo.of(vlm), 6, folder, batch_size=16, progress=False))
 
 
 def test_two_workers_write_the_records_of_one_process(ray_here, tmp_path):
-    evaluate(FakeVLM(), TASKS, METHODS, tmp_path / "one", curve=False, progress=False)
+    run_alone(tmp_path / "one")
     run(tmp_path / "two", FakeVLM)
     assert lines(tmp_path / "two") == lines(tmp_path / "one")
 
 
 def test_a_worker_that_dies_is_restarted_and_loses_nothing(ray_here, tmp_path):
     (tmp_path / "deaths").mkdir()
-    evaluate(FakeVLM(), TASKS, METHODS, tmp_path / "one", curve=False, progress=False)
+    run_alone(tmp_path / "one")
     found = run(tmp_path / "two", partial(MortalVLM, tmp_path / "deaths", lives=2), workers=1)
     assert len(list((tmp_path / "deaths").iterdir())) == 2 and found.problems() == []
     assert lines(tmp_path / "two") == lines(tmp_path / "one")

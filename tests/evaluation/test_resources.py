@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from airvlm.evaluation import resources
-from airvlm.evaluation.resources import KEPT, MOST_ROWS, Resources, chosen, keeping_images, rows_at_once
+from airvlm.evaluation.resources import (
+    CACHE_SHARE,
+    MAX_ROWS,
+    Resources,
+    choose_batch_size,
+    choose_resources,
+    keep_images,
+)
 from airvlm.inputs.cache import ImageCache
 
 
@@ -23,26 +30,26 @@ class Model(torch.nn.Module):
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    monkeypatch.setattr(resources, "cores", lambda: 4)
+    monkeypatch.setattr(resources, "count_cores", lambda: 4)
     monkeypatch.setattr(resources, "free_memory", lambda device: 16 * 2.0**30)
 
 
 def test_a_small_model_gets_a_thread_a_worker_and_a_worker_a_core():
-    assert chosen(SimpleNamespace(model=Model(20)), 10_000) == Resources(4, 1, MOST_ROWS)
+    assert choose_resources(SimpleNamespace(model=Model(20)), 10_000) == Resources(4, 1, MAX_ROWS)
 
 
 def test_a_few_answers_are_not_worth_another_process():
-    assert chosen(SimpleNamespace(model=Model(20)), 100).workers == 1
-    assert chosen(SimpleNamespace(model=Model(20)), 400).workers == 2
+    assert choose_resources(SimpleNamespace(model=Model(20)), 100).workers == 1
+    assert choose_resources(SimpleNamespace(model=Model(20)), 400).workers == 2
 
 
 def test_a_large_model_stays_in_one_process_with_all_threads():
-    found = chosen(SimpleNamespace(model=Model(14_000, 4096, 32)), 10_000)
+    found = choose_resources(SimpleNamespace(model=Model(14_000, 4096, 32)), 10_000)
     assert (found.workers, found.threads) == (1, None)
 
 
 def test_what_was_asked_for_is_what_is_taken():
-    assert chosen(SimpleNamespace(model=Model(20)), 10_000, workers=1, batch_size=3) == Resources(1, 1, 3)
+    assert choose_resources(SimpleNamespace(model=Model(20)), 10_000, workers=1, batch_size=3) == Resources(1, 1, 3)
 
 
 def test_rows_at_once_follow_the_models_size_and_the_memory(monkeypatch):
@@ -50,15 +57,15 @@ def test_rows_at_once_follow_the_models_size_and_the_memory(monkeypatch):
     found = []
     for gigabytes in (2, 8, 32, 128, 512):
         monkeypatch.setattr(resources, "free_memory", lambda device, g=gigabytes: g * 2.0**30)
-        found.append(rows_at_once(large))
-    assert found == sorted(found) and found[0] < found[-1] <= MOST_ROWS and found[0] >= 1
-    assert rows_at_once(SimpleNamespace(model=Model(20))) == MOST_ROWS
+        found.append(choose_batch_size(large))
+    assert found == sorted(found) and found[0] < found[-1] <= MAX_ROWS and found[0] >= 1
+    assert choose_batch_size(SimpleNamespace(model=Model(20))) == MAX_ROWS
 
 
 def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
-    vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
+    vlm = SimpleNamespace(model=Model(20), builder=SimpleNamespace(cache=ImageCache(limit=100)))
     cache = vlm.builder.cache
-    with keeping_images(vlm, workers=2):
+    with keep_images(vlm, workers=2):
         for k in range(9):
             cache.put("crops", k, torch.zeros(10))
         assert len(cache) == 9
@@ -67,9 +74,9 @@ def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
 
 def test_two_evaluations_of_one_model_leave_its_memory_as_it_was(monkeypatch):
     """Whichever ends first."""
-    monkeypatch.setattr(resources, "free_memory", lambda device: 400 / KEPT)
-    vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
-    first, second = keeping_images(vlm), keeping_images(vlm)
+    monkeypatch.setattr(resources, "free_memory", lambda device: 400 / CACHE_SHARE)
+    vlm = SimpleNamespace(model=Model(20), builder=SimpleNamespace(cache=ImageCache(limit=100)))
+    first, second = keep_images(vlm), keep_images(vlm)
     cache, held = vlm.builder.cache, []
     first.__enter__(), second.__enter__()
     for leave in (None, first, second):
@@ -82,17 +89,17 @@ def test_two_evaluations_of_one_model_leave_its_memory_as_it_was(monkeypatch):
 
 
 def test_a_device_keeps_what_it_kept():
-    vlm = SimpleNamespace(model=Model(20), encoder=SimpleNamespace(cache=ImageCache(limit=100)))
+    vlm = SimpleNamespace(model=Model(20), builder=SimpleNamespace(cache=ImageCache(limit=100)))
     vlm.model.device = "cuda:0"
-    with keeping_images(vlm):
+    with keep_images(vlm):
         for k in range(9):
             vlm.builder.cache.put("crops", k, torch.zeros(10))
         assert vlm.builder.cache.bytes <= 100
 
 
 def test_without_a_model_at_hand_there_is_still_a_size():
-    assert chosen(None, 0).batch_size == MOST_ROWS
+    assert choose_resources(None, 0).batch_size == MAX_ROWS
 
 
 def test_the_cores_and_the_memory_of_this_machine_are_found():
-    assert resources.free_memory("cpu") > 0 and resources.cores() >= 1
+    assert resources.free_memory("cpu") > 0 and resources.count_cores() >= 1

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from airvlm.evaluation.statistics import Draws, Sample, attainable, changed, mcnemar
+from airvlm.evaluation.statistics import FEW, Draws, Estimate, Sample, count_changed, mcnemar
 from airvlm.tasks.base import Metric, Ratio, Scores
 
 ACCURACY = {"accuracy": Metric(Ratio("hit", "n")), "rate": Metric(Ratio("words", "n"))}
@@ -88,31 +86,26 @@ def test_mcnemar_leaves_out_items_that_one_of_them_did_not_answer():
     assert mcnemar(one, other, "accuracy") == 1.0  # one discordant pair: a coin thrown once says nothing
 
 
-@pytest.mark.parametrize(
-    ("value", "n", "decimals", "possible"),
-    [
-        (61.92, 293, 2, False),
-        (67.92, 293, 2, True),
-        (22.7, 500, 1, False),
-        (22.6, 500, 1, True),
-        (76.23, 191, 2, False),
-        (48.68, 191, 2, False),
-        (48.69, 191, 2, True),
-        (0.0, 7, 1, True),
-        (100.0, 7, 1, True),
-        (50.0, 0, 1, False),
-    ],
-)
-def test_a_value_is_possible_only_if_some_k_of_n_prints_as_it(value, n, decimals, possible):
-    assert attainable(value, n, decimals) is possible
-
-
-@settings(deadline=None)
-@given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.integers(0, 3))
-def test_every_share_is_possible_at_its_own_n(share, decimals):
-    k, n = share
-    assert attainable(round(100 * k / n, decimals), n, decimals)
-
-
 def test_changed_counts_the_texts_that_differ_where_both_answered():
-    assert changed(["a", "b", None, "d"], ["a", "c", "x", None]) == 1
+    assert count_changed(["a", "b", None, "d"], ["a", "c", "x", None]) == 1
+
+
+def test_images_needed_make_a_difference_of_this_size_significant():
+    rng = np.random.default_rng(0)
+    few = Estimate.of(1.0, 1.0 + 2.0 * rng.normal(size=4000), 50, images=50)
+    needed = few.images_needed(50)
+    assert not few.significant and 700 < needed < 850  # 50 x (1.96 x 2)^2
+    error = few.error * math.sqrt(50 / needed)
+    many = Estimate.of(1.0, 1.0 + error * rng.normal(size=4000), needed, images=needed)
+    assert many.low == pytest.approx(0.0, abs=0.05)
+    assert Estimate.of(1.0, np.ones(9), 3, images=3).images_needed(3) is None  # no interval: not known
+    assert Estimate.of(5.0, 5.0 + 0.1 * rng.normal(size=400), 4, images=12).images_needed(4) == FEW
+
+
+def test_what_is_not_finite_is_null_in_json():
+    assert Estimate.of(math.nan, np.array([math.nan]), 3).to_json() == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "n": 3,
+    }

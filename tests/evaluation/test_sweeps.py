@@ -5,91 +5,108 @@ from __future__ import annotations
 import pytest
 from fakes import FakeMethod, FakeVLM
 
-import airvlm.methods
 from airvlm.evaluation import SWEEPS
 from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.plan import Asked
 from airvlm.evaluation.results import Results
-from airvlm.evaluation.sweeps import NAMED, asked_by, found_in, noted, parse_sweep
-from airvlm.methods import AIR
-from airvlm.methods.controls import CONTROLS
-from airvlm.reporting import tables
-from airvlm.reporting.sweep_plot import draw_sweep
-from airvlm.tasks import load_task
+from airvlm.evaluation.sweeps import NAMED, list_sweeps, parse_sweep
+from airvlm.methods import AIR, AIRMemory, Composed, CropBlend, EOSBias, MeanToken
+from airvlm.reporting.figures import draw_sweep
+from airvlm.reporting.tables import sweep_table
+
+FAKE = FakeMethod()
 
 
-def ask(cap: int | None, noise: float, around: str) -> Asked:
-    return Asked.of(
-        "fake-captions",
-        load_task("fake-captions"),
-        max_new_tokens=cap,
-        noise=noise,
-        label="fake-captions" + around,
-    )
+def run(sweeps, out, vlm=None, methods=("fake",), tasks=("fake-captions",), **options):
+    options = {"curve": False, "progress": False, **options}
+    made = evaluate(vlm or FakeVLM(), tasks, list(methods), out=out, sweep=sweeps, **options)
+    return list(list_sweeps(made).values())
 
 
-def run(sweeps, out, vlm=None):
-    asked = asked_by(sweeps, ask)
-    names = noted(sweeps, asked, "fake", "fake-captions")
-    made = evaluate(vlm or FakeVLM(), asked, {}, out, curve=False, progress=False, sweeps=names)
-    return [found_in(made)[name] for name in names]
+def methods_of(text, method, depth=6):
+    return [point.method for point in parse_sweep(text, method, depth).points]
 
 
 def test_the_help_names_every_sweep_of_the_paper():
     assert tuple(NAMED) == SWEEPS
 
 
-@pytest.fixture
-def real_methods(fake_names, monkeypatch):
-    monkeypatch.setattr(airvlm.methods, "parse_method", fake_names)
+def test_a_sweep_varies_one_option_and_leaves_the_rest():
+    sweep = parse_sweep("bias=0.5,1,2", FAKE, 4)
+    assert [point.method for point in sweep.points] == [FakeMethod("fake", b) for b in (0.5, 1.0, 2.0)]
+    assert [point.value for point in sweep.points] == ["bias=0.5", "bias=1", "bias=2"]
 
 
-def test_a_sweep_varies_one_field_and_leaves_the_rest():
-    sweep = parse_sweep("bias=0.5,1,2", "fake", 4)
-    assert [s.method for s in sweep.settings] == [FakeMethod("fake", b) for b in (0.5, 1.0, 2.0)]
-    assert [s.value for s in sweep.settings] == ["bias=0.5", "bias=1", "bias=2"]
+def test_an_option_of_a_wrapped_or_composed_method_is_found():
+    assert methods_of("weight=0.1,0.2", MeanToken(CropBlend(keep=2))) == [
+        MeanToken(CropBlend(keep=2, weight=w)) for w in (0.1, 0.2)
+    ]
+    assert methods_of("bias=1,2", Composed(CropBlend(), EOSBias())) == [
+        Composed(CropBlend(), EOSBias(b)) for b in (1, 2)
+    ]
+    with pytest.raises(ValueError, match="has no option 'wight'; it has num_crops"):
+        parse_sweep("wight=1,2", CropBlend(), 4)
+
+
+def test_of_options_that_exclude_each_other_the_swept_one_counts():
+    assert methods_of("keep=1,2", AIR(tau=0.2)) == [AIR(keep=1), AIR(keep=2)]
+    assert methods_of("tau=0.1,0.2", AIR(keep=3)) == [AIR(tau=0.1), AIR(tau=0.2)]
 
 
 def test_every_point_is_scored_beside_vanilla_and_resumes(tmp_path):
-    sweep = parse_sweep("bias=0.5,2,4", "fake", 4)
-    [found] = run([sweep], tmp_path)
+    [found] = run(["bias=0.5,2,4"], tmp_path)
     recalls = [metrics["method"]["recall"]["value"] for metrics in found.to_json().values()]
     assert recalls == sorted(recalls, reverse=True) and len(recalls) == 3
-    assert {m["vanilla"]["recall"]["value"] for m in found.to_json().values()} == {
-        found.found[0].sample("vanilla").value("recall")
-    }
+    vanilla = found.points[0][2].sample("vanilla").value("recall")
+    assert {m["vanilla"]["recall"]["value"] for m in found.to_json().values()} == {vanilla}
     again = FakeVLM()
-    [more] = run([parse_sweep("bias=0.5,2,4,6", "fake", 4)], tmp_path, again)
-    assert sum(again.sizes) == 40 and len(more.found) == 4
+    [more] = run(["bias=0.5,2,4,6"], tmp_path, again)
+    assert sum(again.sizes) == 40 and len(more.points) == 4
 
 
-def test_points_that_share_a_vanilla_stand_in_one_table(tmp_path):
-    fields, caps = run([parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path)
-    assert [list(task.methods) for task in fields.tables] == [["vanilla", "fake:bias=1", "fake:bias=2"]]
-    assert [list(task.methods) for task in caps.tables] == [
-        ["vanilla", "fake"],
-        ["vanilla", "fake"],
+def test_a_sweep_is_one_table_with_vanilla_once_and_the_difference_at_equal_recall(tmp_path):
+    options, caps = run(["bias=1,2", "max_new_tokens=8,16"], tmp_path, curve=True)
+    table = sweep_table(options, "fake")
+    assert [label for label, _ in table.rows] == ["vanilla", "bias=1", "bias=2"]
+    assert table.title == "sweep fake-captions, fake: bias; model fake" and table.corner == "bias"
+    [primary] = [i for i, column in enumerate(table.columns) if column.primary and column.title == "CHAIR_S"]
+    assert [bool(cells[primary].text) for _, cells in table.rows] == [False, True, True]
+    assert [label for label, _ in sweep_table(caps).rows] == [
+        "vanilla, max_new_tokens=8",
+        "max_new_tokens=8",
+        "vanilla, max_new_tokens=16",
+        "max_new_tokens=16",
     ]
-    assert [task.asked.generation["max_new_tokens"] for task in caps.found] == [8, 16]
-    assert tables.rich_tables(fields.tables[0], 200)[0].row_count == 3
+    assert [task.spec.generation["max_new_tokens"] for _, _, task in caps.points] == [8, 16]
 
 
 def test_one_point_that_does_not_act_is_a_finding_and_none_that_acts_a_problem(tmp_path):
-    [some] = run([parse_sweep("fires=false,true", "fake", 4)], tmp_path)
+    [some] = run(["fires=false,true"], tmp_path)
     assert some.problems() == []
-    [none] = run([parse_sweep("bias=1,2", "fake:fires=false", 4)], tmp_path)
-    assert none.problems() == ["bias: the method never acted, at any value"]
+    [none] = run(["bias=1,2"], tmp_path, methods=["fake:fires=false"])
+    assert none.problems() == ["fake-captions, fake:fires=false: bias: the method never acted, at any value"]
 
 
 def test_what_a_sweep_asked_is_read_back_from_the_folder_as_any_run(tmp_path):
-    made = run([parse_sweep("bias=1,2", "fake", 4), parse_sweep("max_new_tokens=8,16", "fake", 4)], tmp_path)
+    made = run(["bias=1,2", "max_new_tokens=8,16"], tmp_path)
     read = Results.load(tmp_path)
     assert list(read.tasks) == [
         "fake-captions",
         "fake-captions, at most 8 tokens",
         "fake-captions, at most 16 tokens",
     ]
-    assert [sweep.to_json() for sweep in found_in(read).values()] == [sweep.to_json() for sweep in made]
+    assert [sweep.to_json() for sweep in list_sweeps(read).values()] == [sweep.to_json() for sweep in made]
+
+
+def test_an_evaluation_without_a_sweep_shows_none_of_the_folders(tmp_path):
+    run(["max_new_tokens=8,16"], tmp_path)
+    assert run([], tmp_path) == []
+
+
+def test_several_methods_and_tasks_are_swept_each(tmp_path):
+    found = run(["bias=1,2"], tmp_path, methods=["fake", "other"], tasks=["fake-captions", "fake-questions"])
+    assert [sweep.title for sweep in found] == [
+        f"{task}, {method}: bias" for task in ("fake-captions", "fake-questions") for method in ("fake", "other")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,48 +119,59 @@ def test_what_a_sweep_asked_is_read_back_from_the_folder_as_any_run(tmp_path):
         "max_new_tokens=a",
         "noise_on_image=2",
         "bias=1,1",
+        "bias=1,1.0",
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused(text):
     with pytest.raises(ValueError, match="--sweep"):
-        parse_sweep(text, "fake", 4)
+        parse_sweep(text, FAKE, 4)
 
 
-def test_the_papers_sweeps_apply_to_every_reading(real_methods):
-    for method in ("air", "air-paper", "air-lineage:keep=3"):
-        for name in NAMED:
-            if (method, name) == ("air", "layers"):  # it blends into the decoder's input: no layer to choose
-                with pytest.raises(ValueError, match="it acts in air-paper and air-lineage"):
-                    parse_sweep(name, method, 6)
-                continue
-            sweep = parse_sweep(name, method, 6)
-            assert len(sweep.settings) >= 3
-            assert len({(s.method, s.max_new_tokens, s.noise) for s in sweep.settings}) == len(sweep.settings) or (
-                name in ("components", "controls")  # a control may be what the method does anyway
-            )
+def test_what_cannot_be_swept_is_refused_before_a_model_is_loaded(tmp_path):
+    def fail(device):
+        pytest.fail("loaded")
+
+    for sweeps, methods in ((["bias=1", "bias=2"], ["fake"]), (["bias=1,2"], ["vanilla"]), (["x=1,2"], ["fake"])):
+        with pytest.raises(ValueError, match=r"twice|vanilla has no options|no option 'x'"):
+            run(sweeps, tmp_path, fail, methods)
 
 
-def test_the_papers_layers_are_shares_of_the_depth(real_methods):
-    full = [s.method.layers for s in parse_sweep("layers", "air-paper", 32).settings]
-    assert full == [(k, 32) for k in range(16, 32, 2)]
-    assert [s.method.layers for s in parse_sweep("layers", "air-paper", 6).settings] == [
-        (3, 6),
-        (4, 6),
-        (5, 6),
-    ]
+@pytest.mark.parametrize("method", [CropBlend(), CropBlend(keep=2, num_prototypes=8), AIR(), AIRMemory(keep=3)])
+def test_the_papers_sweeps_apply_to_the_methods_that_have_what_they_vary(method):
+    fields = type(method).__dataclass_fields__
+    for name in NAMED:
+        nothing = name == "components" and method == CropBlend()  # all tokens, all crops
+        if (name in ("layers", "tau") and name not in fields) or nothing:
+            with pytest.raises(ValueError, match=r"has no option|uses all visual tokens and all crops already"):
+                parse_sweep(name, method, 6)
+            continue
+        sweep = parse_sweep(name, method, 6)
+        assert len({(p.method, p.max_new_tokens, p.noise) for p in sweep.points}) == len(sweep.points) >= 3
 
 
-def test_controls_and_noise_are_the_papers(real_methods):
-    assert {s.value for s in parse_sweep("controls", "air", 6).settings} == {"as it is", *CONTROLS}
-    assert parse_sweep("noise", "air", 6).settings[-1].noise == 16 / 255
-    with pytest.raises(ValueError, match="no reading of AIR"):
-        parse_sweep("controls", "eos-bias", 6)
-    assert airvlm.methods.parse_method("air-paper") == AIR()
+def test_the_papers_layers_are_shares_of_the_depth():
+    assert [m.layers for m in methods_of("layers", AIR(), 32)] == [(k, 32) for k in range(16, 32, 2)]
+    assert [m.layers for m in methods_of("layers", AIR(), 6)] == [(3, 6), (4, 6), (5, 6)]
+
+
+def test_components_controls_and_noise():
+    found = {p.value: p.method for p in parse_sweep("components", AIR(keep=3), 6).points}
+    assert found == {
+        "unchanged": AIR(keep=3),
+        "no prototypes": AIR(keep=3, num_prototypes=None),
+        "no selection": AIR(keep=12),
+        "neither": AIR(keep=12, num_prototypes=None),
+    }
+    # controls of the selection would change nothing where all crops are kept, and are left out
+    every = ["unchanged", "random-crops", "farthest-crops", "noisy-crops", "mean-token", "other-image", "shrunk-crops"]
+    assert [p.value for p in parse_sweep("controls", CropBlend(keep=2), 6).points] == every
+    assert [p.value for p in parse_sweep("controls", CropBlend(), 6).points] == [*every[:1], *every[3:]]
+    with pytest.raises(ValueError, match="uses no crops"):
+        parse_sweep("controls", EOSBias(), 6)
+    assert parse_sweep("noise", CropBlend(), 6).points[-1].noise == 16 / 255
 
 
 def test_the_curves_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the plots extra")
-    found = run([parse_sweep("bias=0.5,2,4", "fake", 4), parse_sweep("fires=true,false", "fake", 4)], tmp_path)
-    for sweep in found:
-        path = draw_sweep(sweep, tmp_path / "plots" / f"{sweep.name}.png")
+    for k, sweep in enumerate(run(["bias=0.5,2,4", "fires=true,false"], tmp_path)):
+        path = draw_sweep(sweep, tmp_path / "plots" / f"{k}.png")
         assert path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 10_000

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airvlm.evaluation.statistics import Draws, Sample
-from airvlm.evaluation.trade_off import _beyond, against_curve, at_best, trade_off_of
+from airvlm.evaluation.trade_off import _excess, against_curve, best_at, trade_off_of
 from airvlm.tasks.base import Metric, Ratio, Scores
 
 METRICS = {
@@ -63,7 +63,7 @@ def test_a_point_of_the_curve_is_at_distance_zero_in_every_draw():
     assert at.difference.value == 0 and at.difference.low == 0 == at.difference.high
 
 
-def test_beyond_its_ends_the_curve_is_flat_and_says_so():
+def test_excess_its_ends_the_curve_is_flat_and_says_so():
     at = against_curve(caption_run(0.99, 0.2), CURVE, "recall", "CHAIR_S")
     assert not at.inside and at.expected == CURVE[0].value("CHAIR_S")
 
@@ -78,16 +78,16 @@ def test_on_a_rising_curve_the_best_is_numpys_interpolation():
     x = rng.random(50) * 1.4 - 0.2
     expected = [np.interp(x[i], xs[i], ys[i]) for i in range(50)]
     for needed in (True, False):
-        np.testing.assert_allclose(at_best(x, xs, ys, needed), expected)
-        np.testing.assert_allclose(at_best(x, xs[:, ::-1], ys[:, ::-1], needed), expected)
+        np.testing.assert_allclose(best_at(x, xs, ys, needed), expected)
+        np.testing.assert_allclose(best_at(x, xs[:, ::-1], ys[:, ::-1], needed), expected)
 
 
-def test_a_fold_is_worth_what_it_buys_at_best():
+def test_a_fold_is_worth_what_it_buys_best_at():
     xs, ys = np.array([[80.0, 80.0, 60.0]]), np.array([[30.0, 20.0, 10.0]])
-    assert at_best(np.array([80.0]), xs, ys, True)[0] == 20.0  # two points at one recall: the better one
+    assert best_at(np.array([80.0]), xs, ys, True)[0] == 20.0  # two points at one recall: the better one
     xs, ys = np.array([[80.0, 82.0, 60.0]]), np.array([[30.0, 20.0, 10.0]])
-    assert at_best(np.array([80.0]), xs, ys, True)[0] < 20.0  # more recall for less: nobody would stay at 80
-    assert at_best(np.array([81.0]), xs, ys, False)[0] == pytest.approx(10 + 10 * 21 / 22)
+    assert best_at(np.array([80.0]), xs, ys, True)[0] < 20.0  # more recall for less: nobody would stay at 80
+    assert best_at(np.array([81.0]), xs, ys, False)[0] == pytest.approx(10 + 10 * 21 / 22)
 
 
 def few(counts: list[tuple[int, int]]) -> Scores:
@@ -130,16 +130,16 @@ points = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=
 def test_more_recall_never_costs_less(curve, one, other):
     xs, ys = (np.array([[float(p[i]) for p in curve]]) for i in (0, 1))
     low, high = sorted((one, other))
-    assert at_best(np.array([float(low)]), xs, ys, True) <= at_best(np.array([float(high)]), xs, ys, True)
+    assert best_at(np.array([float(low)]), xs, ys, True) <= best_at(np.array([float(high)]), xs, ys, True)
 
 
 @given(points, st.integers(0, 100), st.floats(0, 100), st.floats(0, 100))
 def test_hallucinating_less_at_the_same_recall_is_never_worth_less(curve, x, one, other):
     xs, ys = (np.array([[float(p[i]) for p in curve]]) for i in (0, 1))
-    best = at_best(np.array([float(x)]), xs, ys, True)
-    behind = ys[:, 0] - at_best(xs[:, 0], xs, ys, True)
+    best = best_at(np.array([float(x)]), xs, ys, True)
+    behind = ys[:, 0] - best_at(xs[:, 0], xs, ys, True)
     better, worse = sorted((one, other))
-    assert behind >= 0 and _beyond(better - best, behind) <= _beyond(worse - best, behind)
+    assert behind >= 0 and _excess(better - best, behind) <= _excess(worse - best, behind)
 
 
 def test_a_task_trades_only_if_it_has_the_metrics():

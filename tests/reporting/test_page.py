@@ -17,7 +17,7 @@ from airvlm.cli import run as command_line
 from airvlm.evaluation.results import Results
 from airvlm.evaluation.store import Store
 from airvlm.reporting.page import (
-    Page,
+    Report,
     report_csv,
     report_html,
     report_latex,
@@ -34,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture(scope="module")
-def report(run: Results) -> Page:
-    return Page.of([run])
+def report(run: Results) -> Report:
+    return Report.of([run])
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_hostile_names_do_not_become_markup(run: Results) -> None:
     name = '<b onclick="x">"air" & co</b>'
     task = run.tasks["chair"]
     hostile = replace(task, methods={**task.methods, name: task.methods["air"]}, _scores={}, _samples={})
-    text = report_html(Page.of([replace(run, tasks={"chair": hostile})]), answers=2)
+    text = report_html(Report.of([replace(run, tasks={"chair": hostile})]), answers=2)
     assert "onclick" not in " ".join(" ".join(attributes) for _, attributes in Tags(text).found)
     assert "&lt;b onclick=&#34;x&#34;&gt;" in text
 
@@ -101,35 +101,17 @@ def test_only_the_pages_own_script_may_run(page: Path) -> None:
     assert re.search(r"script-src 'sha256-[\w+/=]{44}'", policy[1])
 
 
-def test_our_figures_stand_beside_the_papers_and_are_told_apart(report: Page) -> None:
-    sheet = report.paper[0]
-    assert sheet.title == "chair, laid out as the paper's Table 1 (64 tokens)"
-    rows = dict(sheet.rows)
-    theirs = [cell.text for cell, column in zip(rows["air"], sheet.columns) if column.paper]
-    assert theirs == ["18.4", "5.7", "14.4", "66.7"]
-    assert any("the paper's own figures, not measured here" in note for note in sheet.notes)
-    assert any("compared in direction only" in note for note in sheet.notes)
-    assert all(cell.under.startswith("[") for cell, column in zip(rows["air"], sheet.columns) if not column.paper)
-
-
-def test_a_figure_that_saying_less_buys_has_no_best(report: Page) -> None:
+def test_a_figure_that_saying_less_buys_has_no_best(report: Report) -> None:
     best = {
         column.title.split()[0]
-        for sheet in report.paper
-        for i, column in enumerate(sheet.columns)
-        if any(cells[i].best for _, cells in sheet.rows)
+        for table in report.tables
+        for i, column in enumerate(table.columns)
+        if any(cells[i].best for _, cells in table.rows)
     }
     assert not best & {"CHAIR_S", "CHAIR_I", "accuracy"}
 
 
-def test_a_model_of_the_paper_stands_beside_its_own_column(tmp_path: Path) -> None:
-    runs = [Results.load(small_run(tmp_path, model="Qwen/Qwen-VL-Chat"))]
-    sheet = Page.of(runs).paper[0]
-    assert {column.group for column in sheet.columns if column.paper} == {"the paper: Qwen-VL-Chat"}
-    assert not any("direction only" in note for note in sheet.notes)
-
-
-def test_every_format_holds_the_same_figures(run: Results, report: Page) -> None:
+def test_every_format_holds_the_same_figures(run: Results, report: Report) -> None:
     value = run.tasks["chair"].scores("air").metrics["CHAIR_S"]
     rows = list(csv.DictReader(io.StringIO(report_csv(report))))
     mine = next(r for r in rows if (r["task"], r["method"], r["metric"]) == ("chair", "air", "CHAIR_S"))
@@ -163,24 +145,25 @@ def test_hallucinated_objects_are_marked_and_true_ones_too(page: Path) -> None:
 def test_a_run_that_failed_says_so_on_top(run: Results) -> None:
     task = run.tasks["chair"]
     broken = replace(task, answers={}, _scores={}, _samples={})
-    text = report_html(Page.of([replace(run, tasks={"chair": broken})]), answers=3)
-    assert "Not to be trusted yet" in text
-    assert "nothing answered" in text
+    text = report_html(Report.of([replace(run, tasks={"chair": broken})]), answers=3)
+    assert "These figures cannot be trusted yet" in text
+    assert ": no answers" in text
     assert "not answered" in text
 
 
 def test_several_runs_stand_side_by_side_and_caps_make_a_plot(run: Results, tmp_path: Path) -> None:
     longer = Results.load(small_run(tmp_path, max_new_tokens=128))
-    report = Page.of([run, longer])
-    groups = {column.group for column in report.paper[0].columns if not column.paper}
-    assert groups == {"small-model, at most 64 tokens", "small-model, at most 128 tokens"}
-    assert any("by the cap" in caption for caption, _ in report.figures)
+    report = Report.of([run, longer])
+    assert [table.title for table in report.tables] == [
+        f"{task}: small-model" for task in ("chair", "pope-coco-random") * 2
+    ]
+    assert any("over the token cap" in caption for caption, _ in report.figures)
 
 
-def test_every_plot_is_drawn(report: Page) -> None:
+def test_every_plot_is_drawn(report: Report) -> None:
     captions = " ".join(caption for caption, _ in report.figures)
     for said in (
-        "difference to vanilla",
+        "differences with 95 % intervals",
         "CHAIR_S over recall",
         "short and long answers",
         "precision over recall",
@@ -190,11 +173,11 @@ def test_every_plot_is_drawn(report: Page) -> None:
 
 
 def test_report_is_the_same_twice(run: Results) -> None:
-    assert report_html(Page.of([run])) == report_html(Page.of([run]))
+    assert report_html(Report.of([run])) == report_html(Report.of([run]))
 
 
 def test_the_command_writes_four_files(run: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line(["report", str(run.folder), "--out", str(tmp_path), "--answers", "2", "--json"]) == 0
+    assert command_line(["report", str(run.folder), "--output", str(tmp_path), "--answers", "2", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert {Path(path).name for path in files.values()} == {
         "report.html",
@@ -208,9 +191,9 @@ def test_the_command_writes_four_files(run: Results, tmp_path: Path, capsys: pyt
 
 def test_a_folder_without_a_run_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Store(tmp_path).close()
-    assert command_line(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert command_line(["report", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "holds no run" in said
+    assert "has no results" in said
     assert len(said.strip().splitlines()) == 1
 
 
@@ -233,10 +216,10 @@ def test_in_a_browser_nothing_sticks_out_and_the_filter_works(page: Path, width:
     assert plots == 4
 
 
-def test_on_a_phone_the_deciding_column_is_seen_and_a_wide_table_says_that_it_goes_on(page: Path) -> None:
+def test_on_a_phone_the_primary_column_is_seen_and_a_wide_table_says_that_it_goes_on(page: Path) -> None:
     ask = """
       const table = page.querySelector("#full table"), box = table.closest(".scroll");
-      const cell = table.querySelector("td.deciding").getBoundingClientRect();
+      const cell = table.querySelector("td.primary").getBoundingClientRect();
       const frame = box.parentElement, hint = frame.nextElementSibling;
       const style = page.defaultView.getComputedStyle(hint);
       return [cell.left, cell.right, frame.classList.contains("goes-on"), style.display];
@@ -248,12 +231,40 @@ def test_on_a_phone_the_deciding_column_is_seen_and_a_wide_table_says_that_it_go
 
 def test_when_by_which_command_and_with_which_versions_stands_on_top(run: Results) -> None:
     made = {"command": "airvlm evaluate <x>", "date": "2026-01-02 03:04", "versions": {"torch": "2.13.0"}}
-    text = report_html(Page.of([replace(run, commands=[made])]), answers=0)
+    text = report_html(Report.of([replace(run, commands=[made])]), answers=0)
     top = text[: text.index("</header>")]
     assert "2026-01-02 03:04" in top and "airvlm evaluate &lt;x&gt;" in top and "torch 2.13.0" in top
 
 
 def test_without_matplotlib_the_page_says_what_is_missing(run: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = report_html(Page.of([run]), answers=0)
-    assert "<svg" not in text and "airvlm[plots]" in text
+    text = report_html(Report.of([run]), answers=0)
+    assert "<svg" not in text and "pip install matplotlib" in text
+
+
+def test_the_page_says_in_a_sentence_what_each_method_gains(report: Report) -> None:
+    lines = [line for line in report.summary if "chair, air" in line]
+    assert len(lines) == 1 and "CHAIR_S" in lines[0] and "at equal recall" in lines[0]
+    assert lines[0] in report_html(report, answers=0) and lines[0] in report_markdown(report)
+
+
+def test_a_report_follows_no_symlink_that_was_left_where_it_writes(run: Results, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "report"
+    folder.mkdir()
+    for name in ("report.html", "report.md", "report.csv", "report.tex"):
+        for link in (f".{name}.part", f"{name}.part", name):
+            (folder / link).symlink_to(victim)
+    write_report([run], folder, answers=0)
+    assert victim.read_text() == "precious"
+    assert not (folder / "report.html").is_symlink() and "<html" in (folder / "report.html").read_text()
+
+
+def test_a_name_that_a_spreadsheet_would_run_is_guarded_in_csv(run: Results) -> None:
+    task = run.tasks["chair"]
+    names = ["=HYPERLINK(1)", "+1", "-1", "@x", "plain"]
+    hostile = replace(task, methods={"vanilla": None} | dict.fromkeys(names, task.methods["air"]))
+    rows = list(csv.DictReader(io.StringIO(report_csv(Report.of([replace(run, tasks={"chair": hostile})])))))
+    assert {row["method"] for row in rows} == {"vanilla", *("'" + name for name in names[:4]), "plain"}
+    assert any(float(row["difference"]) < 0 for row in rows if row["difference"])  # numbers stay numbers

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib", reason="needs the plots extra")
 
-from airvlm.reporting.plots import COLOURS, Point, Series, figure, forest, scatter, style_of, to_svg
+from airvlm.reporting.plots import COLORS, Point, Series, figure, forest, scatter, style_of, to_svg
 
 numbers = st.floats(-1e6, 1e6)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -81,5 +81,5 @@ def test_the_legend_overlaps_neither_the_plot_nor_itself():
         assert legend.get_window_extent().x1 <= drawn.bbox.x1 + 1
 
 
-def test_more_series_than_colours_still_differ():
-    assert len({style_of(n) for n in range(2 * len(COLOURS))}) == 2 * len(COLOURS)
+def test_more_series_than_colors_still_differ():
+    assert len({style_of(n) for n in range(2 * len(COLORS))}) == 2 * len(COLORS)

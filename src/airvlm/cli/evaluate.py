@@ -1,151 +1,186 @@
-"""`airvlm evaluate`: benchmarks under methods, every answer kept, tables that say what they are worth.
-
-Knows the options and what to print; the evaluation itself is in airvlm.evaluation.
-"""
+"""`airvlm evaluate`: run benchmarks under methods, store every answer, and print tables."""
 
 from __future__ import annotations
 
+import io
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
 
-from airvlm.cli import answering, asking
-from airvlm.cli.answering import RowsOption, WorkersOption
-from airvlm.cli.console import Failure, emit, err, out
-from airvlm.cli.options import (
-    CurveOption,
-    Evaluating,
-    JsonOption,
-    MethodsOption,
-    RayAddressOption,
-    RayOption,
-    ShardOption,
-)
+from airvlm.cli.console import Failure, emit, err, out, warn
+from airvlm.cli.options import DEFAULT_METHOD, JsonOption, MethodsOption, ModelOptions
+from airvlm.cli.task_options import SpreadOptions, TaskOptions, current_command, exit_on_interrupt, model_loader
+from airvlm.evaluation import SWEEPS
 
-if TYPE_CHECKING:  # torch takes seconds to import: each function imports what it runs, so that --help does not
-    from airvlm.evaluation.plan import Asked
+if TYPE_CHECKING:
     from airvlm.evaluation.results import Results
-    from airvlm.evaluation.shards import Shard
-    from airvlm.evaluation.task_results import TaskResults
+    from airvlm.evaluation.sweeps import SweepResults
+    from airvlm.evaluation.workers import Shard
+    from airvlm.reporting.tables import Table
 
-__all__ = ["conclude", "evaluate", "print_tables"]
+__all__ = ["evaluate", "print_table"]
 
 WIDE = 160  # characters of a table in a file
 
 
 def evaluate(
-    task: Annotated[list[str], typer.Argument(help="Tasks by name, as in tiny-chair tiny-pope.")],
+    task: Annotated[list[str], typer.Argument(metavar="TASK...", help="Tasks of `airvlm info tasks`.")],
     method: MethodsOption = None,
-    how: Evaluating = Evaluating(),
-    batch_size: RowsOption = None,
-    workers: WorkersOption = None,
-    shard: ShardOption = None,
-    ray: RayOption = 0,
-    ray_address: RayAddressOption = None,
-    curve: CurveOption = True,
+    split: Annotated[
+        Literal["test", "validation", "calibration"] | None,
+        typer.Option("--split", help="Which part of the items.", show_default="test; validation with --sweep"),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="OPTION=A,B,...",
+            help="Vary an option of the methods (also max_new_tokens and noise_on_image), or a sweep of the paper: "
+            f"{', '.join(SWEEPS)}. Repeatable.",
+        ),
+    ] = None,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve/--no-curve",
+            help="Also ask a bias on the end token (or on yes) at several strengths, for differences at equal recall "
+            "(or yes-ratio).",
+        ),
+    ] = True,
     matched: Annotated[
         bool,
         typer.Option(
             "--matched",
-            help="Ask each control also at the strength that changes as many answers as what it controls, "
-            "found on the calibration split.",
+            help="Also ask each control at the strength that changes as many answers as what it controls, found on the "
+            "calibration split.",
         ),
     ] = False,
     require_acting: Annotated[
-        bool,
-        typer.Option("--require-acting", help="A control or baseline that never acted ends with code 1 too."),
+        bool, typer.Option("--require-acting", help="Exit with 1 if a control or a published method never acted, too.")
     ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the sweeps into --output.")] = True,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
     json: JsonOption = False,
+    tasks: TaskOptions = TaskOptions(),
+    spread: SpreadOptions = SpreadOptions(),
+    model: ModelOptions = ModelOptions(),
 ) -> None:
     """Run benchmarks under methods and keep the answers.
 
-    Plain greedy decoding (vanilla) always runs beside the methods. Without --method: air. Answers go to one file,
-    one line each, as they come: stop it whenever you like, and the same command goes on. Ends with code 1 when more
-    than 1 % of the answers failed or could not be read, or when a method never acted (of a control or a baseline, or
-    where it acted in another task, that is a note).
+    Vanilla, the model as it is, always runs beside the methods. Answers are stored one by one: stop the command
+    whenever you like, and run it again to resume. Exits with 1 if more than 1 % of the answers failed or could not be
+    parsed, or if a method never acted. Under `accelerate launch -m airvlm.cli evaluate ...` the processes share the
+    work.
 
-    Under [bold]accelerate launch -m airvlm.cli evaluate ...[/bold] the processes share the work.
-
-    [bold]Examples[/bold]
-
-    airvlm evaluate tiny-chair tiny-pope --method air --method memvr --method vcd
-
-    airvlm evaluate chair --data coco --model llava-hf/llava-1.5-7b-hf --max-new-tokens 64 --out runs/llava
-
-    airvlm evaluate tiny-chair --shard 0/4 --out runs/tiny
+    \b
+    Examples:
+      airvlm evaluate tiny-chair --limit 100
+      airvlm evaluate tiny-chair tiny-pope --method crop-blend --method memvr --method vcd
+      airvlm evaluate tiny-chair --limit 100 --sweep weight=0.2,0.4,0.8 --sweep eps
+      airvlm evaluate tiny-chair --shard 0/4 --output runs/tiny
+      airvlm evaluate chair --data coco --model llava-hf/llava-1.5-7b-hf --output runs/llava
     """
-    methods = {asking.label_of(name): asking.chosen_method(name) for name in (method or ["air"])}
-    place_here = answering.place(shard)
-    asked = answering.ask_tasks(task, how, max_new_tokens=how.max_new_tokens)
-    if matched:
-        _check_matched(asked)
-    run, part = answering.answer(
-        None,
-        answering.loader_of(how, task),
-        asked,
-        {name: one for name, one in methods.items() if one is not None},
-        how.out_folder,
-        place_here=place_here,
-        workers=workers,
-        batch_size=batch_size,
-        ray=ray,
-        ray_address=ray_address,
-        device=how.device,
-        curve=curve,
-        matched=matched,
-    )
-    conclude(run, part, json=json, markdown=markdown, require_acting=require_acting)
+    from airvlm.evaluation import evaluate as evaluation
+    from airvlm.evaluation.workers import Shard
+
+    place = Shard.of(spread.shard)
+    load = model_loader(model, task)
+    try:
+        with exit_on_interrupt():
+            results = evaluation.evaluate(
+                load,
+                task,
+                method or [DEFAULT_METHOD],
+                split=split or ("validation" if sweep else "test"),
+                sweep=sweep or (),
+                curve=curve,
+                matched=matched,
+                command=current_command(),
+                **asdict(tasks),
+                **{**spread.arguments(), "shard": place},
+            )
+    except NotImplementedError as error:
+        raise Failure(str(error) or f"{' '.join(task)} cannot be evaluated, only scored") from error
+    _conclude(results, place, plot=plot, markdown=markdown, json=json, require_acting=require_acting)
 
 
-def _check_matched(asked: list[Asked]) -> None:
-    from airvlm.evaluation.matched import calibration
+def _conclude(results: Results, shard: Shard, *, plot: bool, markdown: bool, json: bool, require_acting: bool) -> None:
+    """Print the results; exit with 1 if they cannot be trusted."""
+    from airvlm.evaluation.sweeps import list_sweeps
+    from airvlm.reporting.tables import sweep_table, task_table, task_title
 
-    for one in asked:
-        try:
-            calibration(one)
-        except ValueError as error:
-            raise Failure(str(error)) from error
-
-
-def print_tables(task: TaskResults) -> None:
-    """A task's figures; where nobody watches (a file, a pipe) they may be wide."""
-    from airvlm.reporting import tables
-
-    console = out()
-    console.width = console.width if console.is_terminal else max(console.width, WIDE)
-    for table in tables.rich_tables(task, console.width):
-        console.print(table, "")
-
-
-def conclude(run: Results, shard: Shard, *, json: bool, markdown: bool = False, require_acting: bool = False) -> None:
-    """Print the result; end with code 1 where it cannot be trusted."""
-    from airvlm.reporting import tables
-
-    left = sum(task.unanswered(label) for task in run.tasks.values() for label in task.methods)
+    left = sum(task.unanswered(label) for task in results.tasks.values() for label in task.methods)
     if not shard.gathers:
         if shard.helps:
-            return  # the first process of the launch speaks for all
-        err().print(
-            f"part {shard.index}/{shard.count} is done; {left} answers of other parts are missing in {run.folder}"
+            return  # the first process of the launch prints
+        warn(
+            f"shard {shard.index}/{shard.count} is done; {left} answers of other shards are missing in {results.folder}"
         )
+    sweeps = list_sweeps(results)
+    if sweeps:
+        tables = [sweep_table(sweep, results.model_name) for sweep in sweeps.values()]
+        content = {title: sweep.to_json() for title, sweep in sweeps.items()}
+    else:
+        tables = [task_table(task, task_title(task, results.model_name)) for task in results.tasks.values()]
+        content = {name: {m: task.figures(m) for m in task.methods} for name, task in results.tasks.items()}
     if json:
-        emit(tables.to_json(run))
-    for task in run.tasks.values() if not json else ():
-        if markdown:
-            print(tables.markdown(task) + "\n")
-        else:
-            print_tables(task)
-    if not json and not markdown:
-        for line in tables.legend(run):
-            out().print(line, style="dim")
-    problems = run.problems(acting=require_acting)
-    for line in run.notes() if not require_acting else ():
-        err().print(f"note: {line}", markup=False, soft_wrap=True)
+        emit(content)
+    elif markdown:
+        print("\n".join(table.to_markdown() for table in tables))
+    else:
+        _print_tables(tables, results)
+    for sweep in sweeps.values() if plot else ():
+        _draw(sweep, results)
+    problems = [problem for task in results.tasks.values() for problem in task.problems()]
+    if sweeps:
+        problems += [problem for sweep in sweeps.values() for problem in sweep.problems()]
+    else:
+        problems = results.problems(require_acting=require_acting)
+        for line in results.notes() if not require_acting else ():
+            warn(f"note: {line}")
     if not shard.gathers:
-        problems = [problem for problem in problems if "nothing answered" not in problem]
+        problems = [problem for problem in problems if not problem.endswith("no answers")]
     if problems:
         sys.stdout.flush()
-        err().print(tables.problem_table(problems))
+        for problem in ("these figures cannot be trusted:", *problems):
+            warn(problem)
         raise typer.Exit(1)
+
+
+def _print_tables(tables: list[Table], results: Results) -> None:
+    from airvlm.reporting.tables import describe_methods, legend
+
+    for line in describe_methods(results.methods):
+        out().print(line, style="dim", markup=False, soft_wrap=True)
+    for table in tables:
+        out().print()
+        print_table(table)
+    for line in (*legend(results), f"answers: {results.folder}"):
+        out().print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; in a file or a pipe it may be wide."""
+    console = out()
+    if console.is_terminal:
+        console.print(*table.to_rich(console.width), sep="\n")
+        return
+    text = io.StringIO()
+    width = max(console.width, WIDE)
+    Console(file=text, width=width).print(*table.to_rich(width), sep="\n")
+    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def _draw(sweep: SweepResults, results: Results) -> None:
+    from airvlm.reporting.figures import draw_sweep
+
+    path = results.folder / f"sweep-{re.sub(r'[^A-Za-z0-9.=-]+', '-', sweep.title)}.png"
+    try:
+        draw_sweep(sweep, path)
+        err().print(str(path), soft_wrap=True, markup=False)
+    except ImportError as error:
+        warn(error)

@@ -1,53 +1,46 @@
-"""`airvlm report`: a page and tables from stored answers. Needs no model; knows only where things are written."""
+"""`airvlm report`: a page and tables from stored answers."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from airvlm.cli.console import Failure, emit, out, warn
-from airvlm.cli.options import JsonOption
+from airvlm.cli.console import emit, warn
+from airvlm.cli.options import JsonOption, output_option
 
 __all__ = ["report"]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Folders that `airvlm evaluate --out` wrote.")],
-    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html, .md, .csv and .tex.")] = Path(
-        "report"
-    ),
+    runs: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="What `airvlm evaluate --output` wrote.")],
+    to: Annotated[Path, output_option("Folder for report.html, .md, .csv and .tex.")] = Path("report"),
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The benchmarks' folder, if it is elsewhere than at evaluation."),
+        typer.Option("--data", metavar="FOLDER", help="The benchmarks' folder, if it has moved since the evaluation."),
     ] = None,
-    answers: Annotated[int, typer.Option("--answers", min=0, help="Single answers shown of each task.")] = 40,
+    answers: Annotated[int, typer.Option("--answers", metavar="N", min=0, help="Single answers per task.")] = 40,
     json: JsonOption = False,
 ) -> None:
-    """One page, and Markdown, CSV and LaTeX, from the answers of one or several runs.
+    """Write tables and a page from stored answers.
 
-    Our figures with their intervals beside the paper's, differences to vanilla, the distance from the curve at equal
-    recall, plots, single answers with what is hallucinated in them, and all settings.
+    Figures with intervals, differences to vanilla and at equal recall, plots, single answers with hallucinated objects
+    marked, and all settings, in one HTML page that loads nothing; the tables also as Markdown, CSV and LaTeX.
 
-    [bold]Examples[/bold]
-
-    airvlm report runs/tiny
-
-    airvlm report runs/llava runs/qwen --out report --answers 100
+    \b
+    Examples:
+      airvlm report runs/tiny
+      airvlm report runs/llava runs/qwen --output report --answers 100
     """
     from airvlm.evaluation.results import Results
-    from airvlm.evaluation.store import StoreError
-    from airvlm.reporting.page import write_report  # numpy and the tasks: not needed for --help
+    from airvlm.reporting.page import write_report
 
-    try:
-        loaded = [Results.load(folder, data=data) for folder in runs]
-        written = write_report(loaded, to, answers=answers)
-    except StoreError as error:
-        raise Failure(str(error)) from error
+    loaded = [Results.load(folder, data=data) for folder in runs]
+    written = write_report(loaded, to, answers=answers)
     problems = [problem for run in loaded for problem in run.problems()]
     if json:
         emit({"files": {kind: str(path) for kind, path in written.items()}, "problems": problems})
         return
     for path in written.values():
-        out().print(str(path), soft_wrap=True, markup=False)
+        print(path)
     for problem in problems:
         warn(problem)

@@ -1,7 +1,4 @@
-"""`airvlm score`: the score of a file of answers, of any run of anybody's; no model is loaded.
-
-Knows the tasks' common interface only: a task reads its own files (`Task.rescore`).
-"""
+"""`airvlm score`: score a file of answers, of anybody's run; no model is loaded."""
 
 from __future__ import annotations
 
@@ -13,123 +10,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from airvlm.cli.console import Failure, emit, out, warn
-from airvlm.cli.options import JsonOption, VariantOption
+from airvlm.cli.console import Failure, emit, print_columns, warn
+from airvlm.cli.options import JsonOption
 
-if TYPE_CHECKING:  # numpy and the tasks are not needed for --help
+if TYPE_CHECKING:
     from airvlm.evaluation.statistics import Estimate
     from airvlm.tasks import Scores, Task
 
 __all__ = ["score"]
 
 DRAWS = 1000  # resamples for the intervals
-TOLERATED = 0.01  # share of answers that may be unreadable before the reader is told
+TOLERATED = 0.01  # share of answers that may be unreadable without a warning
+INCOMPLETE = 3  # exit code
 
 
 def score(
-    task: Annotated[str, typer.Argument(help="A task's name, such as chair or pope; --list shows them.")] = "",
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task, such as chair or pope; --list shows them.")] = "",
     answers: Annotated[
-        Path | None, typer.Argument(help="The answers, in the benchmark's own format (gzipped or not).")
+        Path | None, typer.Argument(metavar="ANSWERS", help="In the benchmark's own format, gzipped or not.")
     ] = None,
     truth: Annotated[
         Path | None,
-        typer.Option("--truth", help="What the answers are compared with, where the file does not say."),
+        typer.Option("--truth", metavar="PATH", help="Ground truth, if the answers do not include it."),
     ] = None,
-    variant: VariantOption = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="NAME", help="A variant of the task's parser or protocol.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="FIELD=VALUE of the task, e.g. drop_incomplete=true.")
+        list[str] | None,
+        typer.Option("--set", metavar="OPTION=VALUE", help="An option of the task, as in drop_incomplete=true."),
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="The benchmark's folder, if it has one.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The benchmark's folder.")] = None,
     lenient: Annotated[
-        bool,
-        typer.Option("--lenient", help="Take the last of answers with one id, and leave out those of no item."),
+        bool, typer.Option("--lenient", help="Of answers with the same id take the last; ignore unknown ids.")
     ] = False,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Fewer answers than items are meant: end with code 0, not 3.")
-    ] = False,
-    items: Annotated[bool, typer.Option("--items", help="Also what was read from each answer.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Which tasks and variants there are.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Exit with 0 although items have no answer.")] = False,
+    items: Annotated[bool, typer.Option("--items", help="Also print what was read from each answer.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the tasks and their variants.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Score answers that you already have.
 
-    Answers whose id stands twice or belongs to no item are errors. A score on fewer than all items says so and ends
-    with code 3.
+    Answers with a duplicate or an unknown id are errors. How many items have an answer is always printed; exits with 3
+    if some have none, or if there is no ground truth to score with.
 
-    [bold]Examples[/bold]
-
-    airvlm score chair captions.jsonl --truth coco/annotations --variant wordnet
-
-    airvlm score pope answers.jsonl --truth coco_pope_random.json --variant rucaibox
-
-    airvlm score amber answers.json --truth AMBER/data
+    \b
+    Examples:
+      airvlm score chair captions.jsonl --truth coco/annotations --variant wordnet
+      airvlm score pope answers.jsonl --truth coco_pope_random.json --variant rucaibox
+      airvlm score amber answers.json --truth AMBER/data
     """
     from airvlm.tasks import load_task
 
     if listed:
-        _list(json)
+        _list_tasks(json)
         return
     if not task or answers is None:
         raise Failure("needs a task and a file of answers: airvlm score TASK ANSWERS; --list shows the tasks")
     for path in (answers, truth, data):
         if path is not None and not path.exists():
             raise Failure(f"no file or folder {path}")
-    chosen = load_task(task, data, variant=variant, **_options(settings or []))
+    chosen = load_task(task, data, variant=variant, **_parse_settings(settings or []))
     scores = chosen.rescore(answers, truth, lenient=lenient) if lenient else chosen.rescore(answers, truth)
-    if not scores.n:
-        raise Failure(f"{answers}: nothing in it can be scored ({scores.covered})")
-    figures = _figures(scores)
     coverage = scores.covered
+    if not scores.n:
+        raise Failure(f"{answers}: nothing in it can be scored ({coverage})")
+    # without ground truth a task has no metric of which more or less would be better
+    scored = any(metric.better != "neither" for metric in scores.definitions.values())
+    figures = _figures(scores)
+    content = _report(task, chosen, variant, scores, figures)
+    if items or not scored:
+        content["items"] = scores.details
+    if json:
+        emit(content)
+    else:
+        _print(content, figures)
     unjudged = max(0, scores.missing - coverage.missing)
     if coverage.unreadable > TOLERATED * max(1, coverage.matched) or unjudged > TOLERATED * max(1, scores.n):
-        warn(f"{coverage.unreadable} answers could not be read and {unjudged} have no verdict, of {coverage.matched}")
+        warn(f"of {coverage.matched} answers {coverage.unreadable} could not be read and {unjudged} have no verdict")
     if coverage.duplicate or coverage.unknown:
-        warn(f"{coverage.duplicate} answers with the id of another and {coverage.unknown} to no item were given")
-    if json:
-        emit(_report(task, chosen, variant, scores, figures, items))
-    else:
-        _print(task, chosen, scores, figures, items)
+        warn(f"ignored: {coverage.duplicate} answers with a duplicate id, {coverage.unknown} with an unknown id")
+    if not scored:
+        warn("not scored: there is no ground truth; give it with --truth")
+        raise typer.Exit(INCOMPLETE)
     if not coverage.complete or unjudged:
         lacking = f"{coverage.missing} have no answer" + (f" and {unjudged} no verdict" if unjudged else "")
         warn(f"a score on {coverage.matched - unjudged} of {coverage.expected} items: {lacking}")
         if not partial:
-            raise typer.Exit(3)
-
-
-def _print(task: str, chosen: Task, scores: Scores, figures: dict[str, Estimate], items: bool) -> None:
-    table = Table("metric", "value", "95 % interval", box=None, pad_edge=False)
-    for name, figure in figures.items():
-        table.add_row(name, _shown(figure.value), f"{_shown(figure.low)} – {_shown(figure.high)}")
-    console = out()
-    named = ", ".join(
-        f"{k}={v}" for k, v in {**chosen.settings(), **scores.record}.items() if k not in {"task", "images"}
-    )
-    coverage = scores.covered
-    lacking = max(coverage.missing, scores.missing)
-    part = f" of {coverage.expected} items, {lacking} without an answer or a verdict" if lacking else ""
-    console.print(f"[bold]{escape(task)}[/bold]  n = {scores.n}{part}  [dim]{escape(named)}[/dim]")
-    console.print(str(coverage), style="dim")
-    console.print(table)
-    if spent := _spent():
-        console.print(
-            f"judge: {spent['requests']} questions asked, {spent['from_file']} on file, "
-            f"{spent['prompt_tokens']} + {spent['completion_tokens']} tokens"
-        )
-    for note in scores.notes:
-        console.print(f"note: {escape(note)}")
-    if items:
-        for row in scores.details:
-            print(_json.dumps(row, ensure_ascii=False, default=str))
-
-
-def _spent() -> dict[str, int]:
-    """What the judge cost; nothing, where none was asked."""
-    judge = sys.modules.get("airvlm.tasks.judges.judge")
-    spent: dict[str, int] = judge.SPENT.to_json() if judge else {}
-    return spent if any(spent.values()) else {}
+            raise typer.Exit(INCOMPLETE)
 
 
 def _figures(scores: Scores) -> dict[str, Estimate]:
@@ -139,9 +108,7 @@ def _figures(scores: Scores) -> dict[str, Estimate]:
     return {name: sample.estimate(name) for name in scores.definitions}
 
 
-def _report(
-    name: str, task: Task, variant: str | None, scores: Scores, figures: dict[str, Estimate], items: bool
-) -> dict[str, Any]:
+def _report(name: str, task: Task, variant: str | None, scores: Scores, figures: dict[str, Estimate]) -> dict[str, Any]:
     content: dict[str, Any] = {
         "task": name,
         "variant": variant,
@@ -151,34 +118,43 @@ def _report(
         "missing": max(scores.missing, scores.covered.missing),
         "complete": scores.covered.complete and scores.missing <= scores.covered.missing,
         "coverage": scores.covered.to_json(),
-        "metrics": {
-            metric: {"value": _plain(f.value), "low": _plain(f.low), "high": _plain(f.high), "n": f.n}
-            for metric, f in figures.items()
-        },
+        "metrics": {metric: figure.to_json() for metric, figure in figures.items()},
         "counts": scores.totals,
         "notes": list(scores.notes),
     }
-    if spent := _spent():
-        content["judge"] = spent
-    if items:
-        content["items"] = scores.details
-    return content
+    judge = sys.modules.get("airvlm.tasks.judges.judge")  # imported only if one was asked
+    spent: dict[str, int] = judge.SPENT.to_json() if judge else {}
+    return content | ({"judge": spent} if any(spent.values()) else {})
 
 
-def _plain(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _print(content: dict[str, Any], figures: dict[str, Estimate]) -> None:
+    skipped = ("task", "images")
+    settings = ", ".join(f"{k}={v}" for k, v in content["settings"].items() if k not in skipped and v is not None)
+    coverage = content["coverage"]
+    part = f" of {coverage['expected']} items, {content['missing']} without an answer or a verdict"
+    print(f"{content['task']}  n = {content['n']}{part if content['missing'] else ''}")
+    print(settings)
+    print(" · ".join(f"{name} {count}" for name, count in coverage.items()))
+    rows = [["metric", "value", "95 % interval"]]
+    for name, figure in figures.items():
+        interval = f"[{figure.low:.2f}, {figure.high:.2f}]" if figure.trusted else "[?]"
+        rows.append([name, f"{figure.value:.2f}" if math.isfinite(figure.value) else "–", interval])
+    print_columns(rows, right=(1, 2))
+    if judge := content.get("judge"):
+        tokens = f"{judge['prompt_tokens']} + {judge['completion_tokens']} tokens"
+        print(f"judge: {judge['requests']} questions asked, {judge['from_file']} from its file, {tokens}")
+    for note in content["notes"]:
+        print(f"note: {note}")
+    for row in content.get("items", ()):
+        print(_json.dumps(row, ensure_ascii=False, default=str))
 
 
-def _shown(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "-"
-
-
-def _options(settings: list[str]) -> dict[str, Any]:
+def _parse_settings(settings: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise Failure(f"--set takes FIELD=VALUE, not {setting!r}")
+            raise Failure(f"--set {setting}: write OPTION=VALUE")
         try:
             options[name] = _json.loads(value)
         except _json.JSONDecodeError:
@@ -186,22 +162,21 @@ def _options(settings: list[str]) -> dict[str, Any]:
     return options
 
 
-def _list(json: bool) -> None:
+def _list_tasks(json: bool) -> None:
     from airvlm.tasks import TASKS
 
-    if json:
-        emit({"tasks": {name: _about(name) for name in TASKS}})
-        return
-    table = Table("task", "what", "variants", box=None, pad_edge=False)
+    facts = {}
     for name in TASKS:
-        about = _about(name)
-        table.add_row(name, about["about"], ", ".join(about["variants"]))
-    out().print(table)
-
-
-def _about(name: str) -> dict[str, Any]:
-    from airvlm.tasks import TASKS
-
-    task = TASKS[name]()
-    fields = {f.name for f in dataclasses.fields(task)} - {"data", "judge"}
-    return {"about": TASKS[name].about, "variants": list(task.variants), "fields": sorted(fields)}
+        task = TASKS[name]()
+        options = sorted({f.name for f in dataclasses.fields(task)} - {"data", "judge"})
+        facts[name] = {"about": TASKS[name].about, "variants": list(task.variants), "options": options}
+    if json:
+        emit({"tasks": facts})
+        return
+    rows, shown = [["task", "variants", "what"]], dict[str, str]()
+    for name, task_facts in facts.items():
+        variants, about = ", ".join(task_facts["variants"]), str(task_facts["about"])
+        rows.append([name, f"those of {shown[variants]}" if variants in shown else variants, about])
+        if variants:
+            shown.setdefault(variants, name)
+    print_columns(rows)

@@ -1,188 +1,641 @@
-"""Calibration: which method at which setting helps this model, found on one split and measured once on another.
+"""Calibration: which method with which options helps a model, searched on one split and measured once on another.
 
-Successive halving: many settings on few items, then the better half on twice as many. What a setting is worth is its
-distance from the curve that a trivial control draws, at equal recall or yes-ratio, so that saying less wins nothing.
-A setting that beats the curve but loses recall goes on beside a control that gives the recall back. The best on the
-calibration split is measured once on the validation split; that figure is the result, and stands beside what the
-calibration had promised (calibrated.py). What it costs is spending.py. Knows nothing of files beyond the store.
+Successive halving: many settings on few items, then the better half on twice as many. A setting is worth its distance
+from the curve of a trivial control at equal recall or yes-ratio, so that saying less gains nothing. A setting that
+beats the curve but loses recall goes on beside a control that restores it. The best of the calibration split is
+measured once on the validation split: that figure is the result.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from airvlm.evaluation.calibrated import Calibration, Found, Stage
-from airvlm.evaluation.candidates import Candidate
-from airvlm.evaluation.evaluate import Worker, answer_all, first_curve
-from airvlm.evaluation.plan import Asked, ModelFacts
-from airvlm.evaluation.shards import Shard
-from airvlm.evaluation.spending import Budget, Spending
-from airvlm.evaluation.statistics import Estimate
-from airvlm.evaluation.store import Store
-from airvlm.evaluation.task_results import VANILLA, TaskResults
+from airvlm.evaluation.evaluate import Runner, curve_methods
+from airvlm.evaluation.plan import ModelInfo, TaskSpec
+from airvlm.evaluation.results import VANILLA, TaskResults
+from airvlm.evaluation.statistics import FEW, Array, Estimate
+from airvlm.evaluation.store import Json, Store
+from airvlm.evaluation.trade_off import TradeOff, trade_off_of
+from airvlm.methods.base import Method
+from airvlm.methods.composed import Composed
+from airvlm.methods.names import METHODS, get_method
+from airvlm.tasks.base import Item
 
-__all__ = ["calibrate"]
+__all__ = ["SEARCHED", "Budget", "Calibration", "Candidate", "Measured", "Search", "Stage", "split_task"]
 
-SMALLEST = 32  # items of a task in the first stage: fewer tell nothing; what they cost tells how many are affordable
+SEARCHED = ("crop-blend", "air", "air-memory", "crop-blend")  # methods that are searched; one named twice has two turns
+SMALLEST = 32  # items per task of a stage: fewer tell nothing
 SURVIVORS = 3  # settings that are measured on the validation split
-SEARCH = 0.6  # share of a budget for the calibration split
+SEARCH_SHARE = 0.6  # of a budget, for the calibration split
+ANSWER_SHARE = 0.8  # of a time, for answers: the rest loads the model, reads images and scores
 STRONGEST = 4.0  # bias of a companion
+WORTHWHILE = 1.0  # points of gain that enough images should be able to show
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-def calibrate(
-    ask: Callable[[str, int | None], Sequence[Asked]],  # split and most items -> the tasks, as they are asked
-    settings: Sequence[Candidate],
-    model: ModelFacts,
-    store: Store,
-    worker: Worker,
-    *,
-    budget: Budget,
-    max_recall_loss: float = 1.0,
-    shard: Shard = Shard(),  # processes that help each other all decide the same, from the same store
-    batch_size: int = 16,
-    progress: bool = True,
-) -> Calibration:
-    """Find the best of the settings on the calibration split, and measure it on the validation split."""
-    if not settings:
-        raise ValueError("no setting to search")
-    known, began = len(store), time.monotonic()
-    batch_size = min(batch_size, SMALLEST)  # stages end where batches do
-    answering = _Answering(model, store, worker, shard, batch_size, progress)
-    spending = Spending(budget, shard.count if shard.helps else 1)
-    largest = max(len(one.items) for one in ask("calibration", None))
-    rounds = 1 + max(0, math.ceil(math.log2(len(settings) / (2 * SURVIVORS))))
-    price = spending.take(answering.answer(ask("calibration", SMALLEST), settings))
-    first = price.items(SEARCH * spending.budget / rounds, most=largest // 2 ** (rounds - 1))
-    size = min(largest, max(SMALLEST, _whole(first, batch_size)))
-    running, stages = list(settings), list[Stage]()
-    while True:
-        stages.append(answering.stage("calibration", ask("calibration", size), running))
-        price = spending.take(stages[-1].tasks)
-        if len(stages) == rounds or size == largest:
-            break
-        following = _survivors(stages[-1], max_recall_loss)
-        added = len(set(following) - set(running))
-        left = SEARCH * spending.budget - spending.spent - size * price.of_new(added)
-        more = _whole(price.among(len(following)).items(left, most=min(size, largest - size)), batch_size)
-        if not following or more < size / 4:  # a few more items tell nothing new
-            break
-        running, size = following, size + more
-    # the first of the last stage is what is promised: those that may not be chosen must not stand before it
-    last = stages[-1]
-    able = [f for f in last.found if f.gain.high > 0 and not f.loses_recall(max_recall_loss)]
-    kept = [f.candidate for f in able[:SURVIVORS]]
-    stages[-1] = replace(last, found=tuple(sorted(last.found, key=lambda f: f.candidate not in kept)))
-    validation = None
-    if kept:
-        left = spending.budget - spending.spent
-        most = max(SMALLEST, price.among(len(kept)).items(left, most=10**9))
-        validation = answering.stage("validation", ask("validation", most), kept)
-    seconds = time.monotonic() - began
-    return Calibration(model, tuple(stages), validation, max_recall_loss, len(store) - known, seconds)
-
-
-def _whole(items: int, batch_size: int) -> int:
-    """As many as fill batches: of a batch that is answered in part, the rest cannot be asked alone."""
-    return items // batch_size * batch_size
+# -- the budget
 
 
 @dataclass(frozen=True)
-class _Answering:
-    """How items are answered: by whom, into which store, and which part of them is ours."""
+class Budget:
+    """How much a calibration may cost: answers, or seconds. Without either there is no limit.
 
-    model: ModelFacts
-    store: Store
-    worker: Worker
-    shard: Shard
-    batch_size: int
-    progress: bool
+    Every answer that is used counts, whether it was generated now or by an earlier run: so the same budget takes the
+    same decisions in a run that was stopped, in a second one, and in processes that help each other.
+    """
 
-    def answer(self, asked: Sequence[Asked], settings: Sequence[Candidate]) -> dict[str, TaskResults]:
-        """Vanilla, all settings and the control's curve on these items."""
-        methods: dict[str, Any] = {VANILLA: None, **{c.label: c.method for c in settings}}
-        curves = {one.name: first_curve(one) for one in asked}
-        plan = [(one, methods | curves[one.name]) for one in asked]
-        how: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
-        answer_all(self.worker, plan, self.model, self.store, shard=self.shard, **how)
-        spelled = {label: None if method is None else method.to_json() for label, method in methods.items()}
+    answers: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """`20000` answers, or a time: `90s`, `20m`, `2h`."""
+        unit = next((u for u in sorted(UNITS, key=len, reverse=True) if text.endswith(u)), None)
+        try:
+            seconds = math.nan if unit is None else float(text.removesuffix(unit)) * UNITS[unit]
+        except ValueError:
+            seconds = math.nan
+        if math.isfinite(seconds) and seconds > 0:
+            return cls(seconds=seconds)
+        if text.isdigit() and int(text) > 0:
+            return cls(answers=int(text))
+        raise ValueError(f"--budget {text}: give a number of answers (20000) or a time (90s, 20m, 2h)")
+
+    @property
+    def timed(self) -> bool:
+        return self.answers is None and self.seconds is not None
+
+    def total(self, processes: int) -> float:
+        """Answers, or seconds of all processes that may go into answers."""
+        if self.timed and self.seconds is not None:
+            return ANSWER_SHARE * self.seconds * processes
+        return math.inf if self.answers is None else float(self.answers)
+
+    def show(self, cost: float, processes: int) -> str:
+        """A cost in the budget's own unit, rounded up."""
+        return f"{math.ceil(cost / ANSWER_SHARE / processes)}s" if self.timed else str(math.ceil(cost))
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one item of every task costs: what all settings share (vanilla, the curve, crops), and each setting."""
+
+    shared: float
+    each: float
+
+    def item(self, settings: int) -> float:
+        """The cost of an item under this many settings."""
+        return self.shared + settings * self.each if settings else 0.0
+
+    def items(self, left: float, settings: int, *, most: int) -> int:
+        """Items that what is left pays for."""
+        cost = self.item(settings)
+        return most if left >= most * cost else max(0, int(left / cost))
+
+
+# -- the settings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting of a method, alone or beside a control that restores recall."""
+
+    base: Method  # the method as it was given
+    method: Method  # with the setting's options
+    companion: Method | None = None
+
+    @property
+    def applied(self) -> Method:
+        return self.method if self.companion is None else Composed(self.method, self.companion)
+
+    @property
+    def label(self) -> str:
+        return self.applied.label
+
+    @property
+    def is_default(self) -> bool:
+        return self.method == self.base
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from the method as it was given."""
+        names = [f.name for f in dataclasses.fields(self.method)]
+        return {n: getattr(self.method, n) for n in names if getattr(self.method, n) != getattr(self.base, n)}
+
+
+def searched_options(method: Method) -> dict[str, tuple[Any, ...]]:
+    """The options that are searched, with their ranges: those that declare one and were not given another value."""
+    return {
+        f.name: tuple(f.metadata["search"])
+        for f in dataclasses.fields(method)
+        if f.metadata.get("search") and getattr(method, f.name) == f.default
+    }
+
+
+def list_candidates(names: Sequence[str | Method], count: int, depth: int) -> list[Candidate]:
+    """`count` settings: first every method as given, however few are wanted, then the methods in turns.
+
+    A larger count begins with the settings of a smaller one, so that nothing is asked twice. A small space may give
+    fewer.
+
+    Args:
+        names: methods or their spellings; one given twice has two turns.
+        count: number of settings.
+        depth: decoder layers of the model.
+    """
+    turns = []
+    for name in names:
+        method = get_method(name)
+        if method is None:
+            raise ValueError("vanilla has no setting to search; it is always measured beside the others")
+        turns.append(method)
+    sources = {method: _draw_settings(method, depth) for method in turns}
+    chosen: dict[Method, Candidate] = {}
+    for source in sources.values():
+        first = next(source)
+        chosen.setdefault(first.method, first)
+    while turns and len(chosen) < count:
+        for method in list(turns):
+            candidate = next(sources[method], None)
+            if candidate is None:
+                turns.remove(method)
+            elif len(chosen) < count:
+                chosen.setdefault(candidate.method, candidate)
+    return list(chosen.values())
+
+
+def _draw_settings(base: Method, depth: int) -> Iterator[Candidate]:
+    """A method as given, then settings spread over its space.
+
+    The strength (the option that can switch the method off) differs in every setting; other options keep their value
+    in half of them, since most combinations of many changed options do harm.
+    """
+    yield Candidate(base, base)
+    options = searched_options(base)
+    strengths = [f.name for f in dataclasses.fields(base) if "off" in f.metadata]
+    seen, refused, i = {base}, 0, 0
+    while options and refused < 50:  # draws in a row that add nothing: the space is used up
+        i += 1
+        values = {}
+        for (name, space), t in zip(options.items(), _point(i, len(options)), strict=True):
+            others = tuple(v for v in space if not (isinstance(v, str) and v == getattr(base, name)))
+            if name in strengths:
+                values[name] = _value(others, t, name, depth)
+            elif t >= 0.5:
+                values[name] = _value(others, 2 * t - 1, name, depth)
+        try:
+            method = replace(base, **values)
+        except ValueError:  # options that exclude each other
+            method = base
+        refused = refused + 1 if method in seen else 0
+        if method not in seen:
+            seen.add(method)
+            yield Candidate(base, method)
+
+
+def _point(i: int, dimensions: int) -> list[float]:
+    """The i-th point of a sequence that fills the unit cube evenly, whatever its length.
+
+    Multiples of powers of a generalized golden ratio: unlike van der Corput's sequences in large bases, the first dozen
+    values of every coordinate are spread over all of (0, 1).
+    """
+    ratio = 2.0
+    for _ in range(60):  # the root of x^(d + 1) = x + 1
+        ratio = (1 + ratio) ** (1 / (dimensions + 1))
+    return [(0.5 + i / ratio ** (k + 1)) % 1.0 for k in range(dimensions)]
+
+
+def _value(space: tuple[Any, ...], t: float, name: str, depth: int) -> Any:
+    """The point t of (0, 1) in an option's range."""
+    low, high = space[0], space[-1]
+    numbers = len(space) == 2 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in space)
+    if not numbers:
+        return space[min(int(t * len(space)), len(space) - 1)]
+    if name == "layers":  # shares of the decoder's depth: from there to the last layer
+        return (min(depth - 1, round((low + t * (high - low)) * depth)), depth)
+    if isinstance(low, int) and isinstance(high, int):
+        return min(high, low + int(t * (high - low + 1)))
+    if low > 0 and high / low >= 8:
+        return float(f"{math.exp(math.log(low) + t * (math.log(high) - math.log(low))):.2g}")
+    return float(f"{low + t * (high - low):.2g}")
+
+
+# -- the splits
+
+
+def split_task(spec: TaskSpec) -> tuple[TaskSpec, TaskSpec, bool]:
+    """The task on a calibration and a validation split, and whether they are the task's own.
+
+    A task without such splits is divided by its images, 60 % for calibration. The first items are a fair sample.
+    """
+    parts = []
+    for split in ("calibration", "validation"):
+        try:
+            parts.append(spec.task.items(spec.limit, split))
+        except ValueError:  # the task has no such split
+            parts.append([])
+    identities = [{(item.id, str(item.image)) for item in part} for part in parts]
+    own = bool(parts[0] and parts[1] and not identities[0] & identities[1])
+    if not own:
+        first = {item.group: _hash(item.group) < 0.6 for item in spec.items}
+        parts = [[item for item in spec.items if first[item.group] is side] for side in (True, False)]
+        if not all(parts):
+            raise ValueError(f"{spec.name} has {len(first)} images: too few to calibrate and to validate on")
+
+    def shuffled(items: list[Item]) -> list[Item]:
+        """Always the same order, without a meaning: tasks list one kind of question after the other."""
+        return sorted(items, key=lambda item: _hash(item.id))
+
+    names = ("calibration", "validation")
+    both = [
+        replace(spec, items=shuffled(items), split=split, label=f"{spec.name}, {split}")
+        for items, split in zip(parts, names, strict=True)
+    ]
+    return both[0], both[1], own
+
+
+def _hash(name: str) -> float:
+    """A number in 0..1 that belongs to an image or item."""
+    return int(hashlib.sha256(f"split {name}".encode()).hexdigest()[:8], 16) / 2**32
+
+
+# -- what was found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a setting did on the items of one stage."""
+
+    candidate: Candidate
+    gain: Estimate  # points better than the control's curve at equal recall or yes-ratio, mean over tasks
+    draws: Array = field(repr=False)  # (B,) the gain on every resample
+    figures: Mapping[str, Mapping[str, float]]  # task -> metric -> value
+    recall_change: Estimate | None  # points against vanilla; None without a captioning task
+    changed: float  # share of answers that differ from vanilla's
+    fired: float  # share of answers in which it acted
+    images: int = 0
+
+    def loses_recall(self, limit: float) -> bool:
+        return self.recall_change is not None and self.recall_change.value < -limit
+
+    def surely_loses_recall(self, limit: float) -> bool:
+        return self.recall_change is not None and self.recall_change.high < -limit
+
+    def to_json(self) -> Json:
+        return {
+            "method": self.candidate.label,
+            "gain": _round(self.gain),
+            "recall_change": None if self.recall_change is None else _round(self.recall_change),
+            "figures": {task: dict(values) for task, values in self.figures.items()},
+            "changed": round(self.changed, 4),
+            "fired": round(self.fired, 4),
+            "images": self.images,
+        }
+
+
+def _round(estimate: Estimate) -> Json:
+    return {name: round(v, 4) if isinstance(v, float) else v for name, v in estimate.to_json().items()}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Settings measured on the same items, best first."""
+
+    split: str
+    items: Mapping[str, int]  # task -> items
+    measured: tuple[Measured, ...]
+    tasks: Mapping[str, TaskResults] = field(repr=False)
+
+    def to_json(self) -> Json:
+        return {"split": self.split, "items": dict(self.items), "settings": [m.to_json() for m in self.measured]}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The stages of a calibration, and what follows from them."""
+
+    model: ModelInfo
+    stages: tuple[Stage, ...]  # on the calibration split
+    validation: Stage | None  # the best settings on the validation split; None if no setting was left
+    max_recall_loss: float
+    answers: int  # generated for it, those stored before not counted
+    seconds: float
+
+    @property
+    def tried(self) -> int:
+        """Settings that were tried, those beside a companion included."""
+        return len({m.candidate.label for stage in self.stages for m in stage.measured})
+
+    @property
+    def best(self) -> Measured:
+        """The setting that was best on the calibration split, as measured there."""
+        return self.stages[-1].measured[0]
+
+    @property
+    def result(self) -> Measured | None:
+        """The same setting on the validation split."""
+        if self.validation is None:
+            return None
+        return next(m for m in self.validation.measured if m.candidate.label == self.best.candidate.label)
+
+    @property
+    def recommended(self) -> Candidate | None:
+        """The setting to use; None if nothing beats vanilla beyond its interval."""
+        found = self.result
+        if found is None or not found.gain.low > 0 or found.surely_loses_recall(self.max_recall_loss):
+            return None
+        return found.candidate
+
+    @property
+    def images_needed(self) -> int | None:
+        """About how many validation images would tell; None if those that were used do."""
+        found = self.result or self.best
+        if not found.gain.trusted:
+            return FEW if found.images < FEW else None
+        if found.gain.significant or (self.result is None and found.gain.high <= 0):
+            return None
+        shown = max(found.gain.value, WORTHWHILE)
+        needed = math.ceil(found.images * (1.96 * found.gain.error / shown) ** 2)
+        return needed if needed > found.images else None
+
+    @property
+    def verdict(self) -> str:
+        """What to use: the setting's label, "vanilla", or "undecided" with too few images to tell."""
+        if self.recommended is not None:
+            return self.recommended.label
+        return VANILLA if self.images_needed is None else "undecided"
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+        found, needed = self.result, self.images_needed
+        few = f"too few images to tell: about {needed} are needed, {(found or self.best).images} were used"
+        if found is None:
+            return few if needed else "no setting gains anything on the calibration split and keeps the recall"
+        told = (
+            f"{found.candidate.label} gains {found.gain.value:.2f} [{found.gain.low:.2f}, {found.gain.high:.2f}] "
+            f"points on the validation split (n = {found.gain.n}); on the calibration split, as the best of "
+            f"{self.tried} settings, it gained {self.best.gain.value:.2f}"
+        )
+        if self.recommended is not None:
+            return told
+        if needed:
+            return f"{few}; {told}"
+        if not found.gain.low > 0:
+            return f"nothing beats vanilla beyond its interval: {told}"
+        return f"recall falls by more than {self.max_recall_loss:g}: {told}"
+
+    def to_json(self) -> Json:
+        """What `Method.load` and `--method @calibration.json` read, and everything that led to it."""
+        chosen = self.recommended
+        return {
+            "version": 1,
+            "method": None if chosen is None else chosen.applied.to_json(),
+            "verdict": self.verdict,
+            "images_needed": self.images_needed,
+            "model": self.model.to_json(),
+            "reason": self.reason,
+            "settings_tried": self.tried,
+            "max_recall_loss": self.max_recall_loss,
+            "answers": self.answers,
+            "seconds": round(self.seconds, 1),
+            "calibration": [stage.to_json() for stage in self.stages],
+            "validation": None if self.validation is None else self.validation.to_json(),
+        }
+
+
+# -- the search
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, whoever answers. It pickles, and `run` is a job for `run_spread`.
+
+    Args:
+        splits: per task its calibration and its validation split, see `split_task`.
+        methods: methods or their spellings.
+        settings: how many to begin with.
+        budget: what it may cost.
+        max_recall_loss: points of recall that a recommended setting may lose.
+    """
+
+    splits: Sequence[tuple[TaskSpec, TaskSpec]]
+    methods: Sequence[str | Method] = SEARCHED
+    settings: int = 24
+    budget: Budget = Budget()
+    max_recall_loss: float = 1.0
+
+    def __post_init__(self) -> None:
+        list_candidates(self.methods, 1, 32)
+        for spec, _ in self.splits:
+            if _trade_off(spec) is None:
+                raise ValueError(f"{spec.name} has no trade-off to hold equal: calibrate on captions and yes/no tasks")
+        if self.budget.answers is not None and self.budget.answers < self.smallest_cost(1.0, 1.0):
+            raise ValueError(self._too_small(self.smallest_cost(1.0, 1.0), 1))
+
+    def run(self, runner: Runner) -> Calibration:
+        """Find the best setting on the calibration split, and measure it on the validation split."""
+        # stages end where batches do: of a batch that was answered in part, the rest cannot be asked alone
+        runner = replace(runner, batch_size=min(runner.batch_size, SMALLEST))
+        with Store(runner.folder) as store:
+            return _Run(self, runner, store).run()
+
+    def smallest_cost(self, vanilla: float, method: float) -> float:
+        """The least that a search costs if an answer of vanilla and one of a method cost this much."""
+        cost = 0.0
+        for part, settings in ((0, self.settings), (1, SURVIVORS)):
+            for both in self.splits:
+                trade = _trade_off(both[0])
+                biases = len(trade.biases) if trade is not None else 0
+                cost += min(SMALLEST, len(both[part].items)) * ((1 + biases) * vanilla + settings * method)
+        return cost
+
+    def _too_small(self, cost: float, processes: int) -> str:
+        given = self.budget.seconds if self.budget.timed else self.budget.answers
+        return (
+            f"--budget {given:g}{'s' if self.budget.timed else ''} is too small: {self.settings} settings on "
+            f"{SMALLEST} items of each task, and the best of them on as many others, need at least "
+            f"{self.budget.show(cost, processes)}; give that, or fewer --settings"
+        )
+
+
+class _Run:
+    """One search at work."""
+
+    def __init__(self, search: Search, runner: Runner, store: Store) -> None:
+        self.search, self.runner, self.store = search, runner, store
+        self.processes = runner.shard.count if runner.shard.helps else 1
+        self.total = search.budget.total(self.processes)
+        self.costs: dict[str, float] = {}  # digest of a record's key -> what it cost
+
+    def run(self) -> Calibration:
+        search, limit = self.search, self.search.max_recall_loss
+        known, started = len(self.store), time.monotonic()
+        settings = list_candidates(search.methods, search.settings, self.runner.depth)
+        self.check_time(settings)
+        largest = max(len(calibration.items) for calibration, _ in search.splits)
+        rounds = 1 + max(0, math.ceil(math.log2(len(settings) / (2 * SURVIVORS))))
+        price = self.pay(self.ask("calibration", SMALLEST, settings))
+        first = price.items(SEARCH_SHARE * self.total / rounds, len(settings), most=largest // 2 ** (rounds - 1))
+        size = min(largest, max(SMALLEST, self.whole_batches(first)))
+        running, stages = list(settings), list[Stage]()
+        while True:
+            stages.append(self.stage("calibration", size, running))
+            price = self.pay(stages[-1].tasks)
+            if len(stages) == rounds or size == largest:
+                break
+            following = choose_survivors(stages[-1], limit)
+            added = len(set(following) - set(running))
+            left = SEARCH_SHARE * self.total - self.spent - size * price.item(added)
+            more = self.whole_batches(price.items(left, len(following), most=min(size, largest - size)))
+            if not following or more < size / 4:  # a few more items tell nothing new
+                break
+            running, size = following, size + more
+        # the first of the last stage is the best: what may not be chosen must not stand before it
+        last = stages[-1]
+        able = [m for m in last.measured if m.gain.high > 0 and not m.loses_recall(limit)]
+        kept = [m.candidate for m in able[:SURVIVORS]]
+        stages[-1] = replace(last, measured=tuple(sorted(last.measured, key=lambda m: m.candidate not in kept)))
+        validation = None
+        if kept:
+            most = price.items(self.total - self.spent, len(kept), most=10**9)
+            validation = self.stage("validation", max(SMALLEST, most), kept)
+        seconds = time.monotonic() - started
+        return Calibration(self.runner.model, tuple(stages), validation, limit, len(self.store) - known, seconds)
+
+    def check_time(self, settings: Sequence[Candidate]) -> None:
+        """Refuse a time that is too short, after vanilla and one setting answered one batch each."""
+        if not self.search.budget.timed:
+            return
+        tasks = self.ask("calibration", self.runner.batch_size, settings[:1], curve=False)
+        label = settings[0].label
+        seconds: dict[str, list[float]] = {VANILLA: [], label: []}
+        for task in tasks.values():
+            for name, own in seconds.items():
+                own += [record.seconds for record in task.records(name) if record is not None]
+        mean = {name: sum(own) / max(1, len(own)) for name, own in seconds.items()}
+        cost = self.search.smallest_cost(mean[VANILLA], mean[label])
+        if cost > self.total:
+            raise ValueError(self.search._too_small(cost, self.processes))
+
+    def whole_batches(self, items: int) -> int:
+        return items // self.runner.batch_size * self.runner.batch_size
+
+    @property
+    def spent(self) -> float:
+        return sum(self.costs.values())
+
+    def pay(self, tasks: Mapping[str, TaskResults]) -> Price:
+        """Count the answers of a stage, and return what an item costs, the cheapest setting taken for each."""
+        item, means = 0.0, dict[str, float]()
+        for task in tasks.values():
+            for label in (*task.methods, *task.curve):
+                records = [record for record in task.records(label) if record is not None]
+                costs = {r.key.digest: r.seconds if self.search.budget.timed else 1.0 for r in records}
+                mean = sum(costs.values()) / max(1, len(costs))
+                self.costs |= costs
+                item += mean
+                if label in task.others:
+                    means[label] = means.get(label, 0.0) + mean
+        each = min(means.values(), default=0.0)
+        return Price(max(0.0, item - len(means) * each), each)
+
+    def ask(
+        self, split: str, most: int, settings: Sequence[Candidate], *, curve: bool = True
+    ) -> dict[str, TaskResults]:
+        """Vanilla, all settings and the control's curve on the first items of a split."""
+        specs = [both[split == "validation"] for both in self.search.splits]
+        specs = [replace(spec, items=spec.items[:most]) for spec in specs]
+        methods: dict[str, Any] = {VANILLA: None, **{c.label: c.applied for c in settings}}
+        trades = {spec.key: _trade_off(spec) if curve else None for spec in specs}
+        curves = {key: curve_methods(trade, trade.biases) if trade else {} for key, trade in trades.items()}
+        self.runner.run([(spec, methods | curves[spec.key]) for spec in specs], self.store)
+        configurations = {label: None if method is None else method.to_json() for label, method in methods.items()}
         tasks = {}
-        for one in asked:
-            drawn = {label: control.to_json() for label, control in curves[one.name].items()}
-            tasks[one.name] = TaskResults.of(one, spelled, drawn, self.store, self.model.fingerprint)
-            if tasks[one.name].trade_off is None:
-                raise ValueError(f"{one.name} has no trade-off to hold equal: calibrate on captioning and yes/no tasks")
+        for spec in specs:
+            drawn = {label: method.to_json() for label, method in curves[spec.key].items()}
+            tasks[spec.name] = TaskResults.of(spec, configurations, drawn, self.store, self.runner.model.fingerprint)
         return tasks
 
-    def stage(self, split: str, asked: Sequence[Asked], settings: Sequence[Candidate]) -> Stage:
+    def stage(self, split: str, most: int, settings: Sequence[Candidate]) -> Stage:
         """What all settings are worth on these items, the best first."""
-        tasks = self.answer(asked, settings)
-        found = [_measure(candidate, tasks) for candidate in settings]
-        found.sort(key=lambda f: -f.gain.value if math.isfinite(f.gain.value) else math.inf)
-        return Stage(split, {one.name: len(one.items) for one in asked}, tuple(found), tasks)
+        tasks = self.ask(split, most, settings)
+        measured = [measure(candidate, tasks) for candidate in settings]
+        measured.sort(key=lambda m: -m.gain.value if math.isfinite(m.gain.value) else math.inf)
+        return Stage(split, {name: len(task.items) for name, task in tasks.items()}, tuple(measured), tasks)
 
 
-def _measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Found:
+def _trade_off(spec: TaskSpec) -> TradeOff | None:
+    return trade_off_of(spec.task.score(spec.items[:1], [None] * len(spec.items[:1])))
+
+
+def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
+    """What a setting did on these tasks."""
     label = candidate.label
     gains, draws, figures = [], [], {}
     recall, answers, changed, fired, images = None, 0, 0, 0, 0
     for name, task in tasks.items():
         trade = task.trade_off
-        assert trade is not None, "checked where the stage was made"
+        assert trade is not None, "checked when the search was made"
         y = trade.ys[0]
-        sign = -1.0 if task.scores(label).definitions[y].better == "lower" else 1.0
+        sign = -1.0 if task.better(y) == "lower" else 1.0
         equal = task.at_equal(label)[y]
         gains.append(sign * equal.difference.value)
         draws.append(sign * equal.draws)
         figures[name] = dict(task.scores(label).metrics)
         if trade.x != "yes_ratio":
-            recall = task.sample(label).difference(task.sample(VANILLA), trade.x)
+            recall = task.difference(label, trade.x)
         answers += len(task.items)
         images = max(images, task.sample(label).images)
         changed += task.changed(label)
         fired += task.fired(label) or 0
     together = np.mean(draws, axis=0)
     gain = Estimate.of(float(np.mean(gains)), together, answers, images=images)
-    return Found(candidate, gain, together, figures, recall, changed / answers, fired / answers)
+    return Measured(candidate, gain, together, figures, recall, changed / answers, fired / answers, images)
 
 
-def _survivors(stage: Stage, limit: float) -> list[Candidate]:
+def choose_survivors(stage: Stage, limit: float) -> list[Candidate]:
     """The better half of what may still gain, without what is surely worse than the best.
 
-    A default stays until it is surely worse: that little was seen of it is no reason. A setting that loses more recall
-    than the limit goes on beside its companion, or, where that is impossible, as it is until the loss is sure.
+    A method as given stays until it is surely worse: that little was seen of it is not evidence. A setting that loses
+    more recall than the limit goes on beside its companion, or, if that is impossible, alone until the loss is sure.
     """
-    staying: list[tuple[Found, list[Candidate]]] = []
-    for found in stage.found:
-        own = [found.candidate] if not found.surely_loses_recall(limit) else []
-        helped = _companion(found, stage) if found.loses_recall(limit) else None
+    staying: list[tuple[Measured, list[Candidate]]] = []
+    for measured in stage.measured:
+        own = [measured.candidate] if not measured.surely_loses_recall(limit) else []
+        helped = _add_companion(measured, stage) if measured.loses_recall(limit) else None
         if helped is not None:
             own = [helped] + [c for c in own if c.is_default]
-        if own and found.gain.high > 0:
-            staying.append((found, own))
+        if own and measured.gain.high > 0:
+            staying.append((measured, own))
     best = staying[0][0].draws if staying else 0.0
-    staying = [(f, own) for f, own in staying if np.percentile(best - f.draws, 2.5) <= 0]
-    half = max(SURVIVORS, math.ceil(len(stage.found) / 2))
-    chosen = [c for i, (f, own) in enumerate(staying) if i < half or f.candidate.is_default for c in own]
+    staying = [(m, own) for m, own in staying if np.percentile(best - m.draws, 2.5) <= 0]
+    half = max(SURVIVORS, math.ceil(len(stage.measured) / 2))
+    chosen = [c for i, (m, own) in enumerate(staying) if i < half or m.candidate.is_default for c in own]
     return list(dict.fromkeys(chosen))  # a default that stays has the companion that it had before
 
 
-def _companion(found: Found, stage: Stage) -> Candidate | None:
-    """The setting beside as much of the control as gives vanilla the recall that the setting loses."""
+def _add_companion(measured: Measured, stage: Stage) -> Candidate | None:
+    """The setting beside the control at the bias that gives vanilla the recall that the setting loses."""
     for task in stage.tasks.values():
         trade = task.trade_off
-        assert trade is not None, "checked where the stage was made"
-        if trade.x == "yes_ratio" or found.recall_change is None or found.candidate.companion:
+        assert trade is not None, "checked when the search was made"
+        if trade.x == "yes_ratio" or measured.recall_change is None or measured.candidate.companion:
             continue
         # the slope of the whole curve: on few images one step of it may change nothing
-        most, least = (task.sample(trade.method(bias(trade.biases))).value(trade.x) for bias in (min, max))
+        ends = [next(iter(curve_methods(trade, [end(trade.biases)]))) for end in (min, max)]
+        most, least = (task.sample(label).value(trade.x) for label in ends)
         slope = (most - least) / (max(trade.biases) - min(trade.biases))
         if slope > 0:
-            steps = math.ceil(-2 * found.recall_change.value / slope) / 2
-            return found.candidate.beside(trade.method(-min(STRONGEST, steps)))
+            steps = math.ceil(-2 * measured.recall_change.value / slope) / 2
+            control: Any = METHODS[trade.control]
+            return replace(measured.candidate, companion=control(bias=-min(STRONGEST, steps)))
     return None

@@ -1,15 +1,15 @@
-"""What is asked: every item of a task under every method, as questions whose content is their key.
+"""The plan of an evaluation: every item of a task under every method, in batches.
 
-Batches are formed here, from the items alone: they do not depend on what is answered already, on how many workers
-there are or on which of them died, and so neither do the answers. They are ordered so that all methods answer a chunk
-of images while what was computed of those images is still at hand. Knows nothing about running a model.
+Batches follow from the items alone: they do not depend on what was answered before, on how many workers there are or on
+which of them died, and so neither do the answers. All methods answer the same few images before the next ones come, so
+that what was computed of an image is still in the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -18,29 +18,21 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from airvlm.evaluation.store import Json, Query, digest
+from airvlm.evaluation.store import Json, RecordKey, digest
 from airvlm.inputs.images import load_image
+from airvlm.tasks import load_task
 from airvlm.tasks.base import Item, Task
 from airvlm.tiny import BundledScene
 
-__all__ = [
-    "Asked",
-    "Batch",
-    "ModelFacts",
-    "Planned",
-    "batches",
-    "chunks",
-    "image_digest",
-    "noisy",
-    "versions",
-]
+__all__ = ["Batch", "EvalItem", "ModelInfo", "TaskSpec", "add_noise", "image_digest", "plan_batches", "versions"]
 
-TOGETHER = 2  # images whose questions run together, in the order in which the task lists them
-LIKE_LENGTH = 16  # prompts whose lengths fall into one step of this many characters run together
+IMAGES_TOGETHER = 2  # images whose questions run in one batch, in the task's order
+LENGTH_STEP = 16  # prompts whose lengths in characters fall into one step of this size run together
+OWN_IMAGES = 500  # a task on the user's images takes this many of them unless `limit` is larger
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class ModelInfo:
     """Which model answers."""
 
     name: str
@@ -48,7 +40,7 @@ class ModelFacts:
     device: str = "cpu"
 
     @classmethod
-    def of(cls, vlm: Any) -> ModelFacts:
+    def of(cls, vlm: Any) -> ModelInfo:
         device = getattr(getattr(vlm, "model", None), "device", "cpu")
         return cls(str(vlm.name), str(vlm.fingerprint), str(device))
 
@@ -57,124 +49,143 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A task as one command asks it: its items and how they are to be answered."""
+class TaskSpec:
+    """A task as one evaluation asks it: its items, and how they are answered."""
 
-    name: str  # as the command line has it; part of every answer's key
+    name: str  # as the command line spells it; part of every record's key
     task: Task
     items: list[Item]
     split: str = "test"
     limit: int | None = None
-    generation: Json = field(default_factory=dict)  # what goes into every key
-    spec: Json = field(default_factory=dict)  # how to load the task again: variant and options
-    label: str = ""  # what it is called in its run, where one task is asked in several ways
-    methods: Mapping[str, Any] | None = None  # that answer it; None: those of the whole command
+    generation: Json = field(default_factory=dict)  # part of every record's key
+    options: Json = field(default_factory=dict)  # how to load the task again: variant, options
+    label: str = ""  # its name in the run if one task is asked in several ways
+    methods: Mapping[str, Any] | None = None  # methods of this task; None: those of the whole evaluation
 
     @property
     def key(self) -> str:
-        """Its name within a run."""
-        return self.label or self.name
+        """Its name in the run."""
+        return self.label or (self.name if self.split == "test" else f"{self.name}, {self.split}")
 
     @classmethod
     def of(
         cls,
-        name: str,
-        task: Task,
+        task: str | Task | TaskSpec,
         *,
+        name: str = "",
         split: str = "test",
         limit: int | None = None,
         max_new_tokens: int | None = None,
-        noise: float = 0.0,  # images are disturbed by this much of the full scale, see `noisy`
-        spec: Json | None = None,
+        data: str | Path | None = None,
+        objects: str | Path | None = None,
+        variant: str | None = None,
+        noise: float = 0.0,
         label: str = "",
         methods: Mapping[str, Any] | None = None,
-    ) -> Asked:
+    ) -> TaskSpec:
+        """A task with its items.
+
+        Args:
+            task: a name, an object of a class derived from Task, or a TaskSpec, which is returned as it is.
+            name: of a task object, where it differs from the class's own.
+            split: "test", "validation" or "calibration".
+            limit: the first items only.
+            max_new_tokens: longest answer; None is the task's own.
+            data: folder of the benchmark's files, for a task by name.
+            objects: labels of the user's own images in `data`, for a task by name.
+            variant: a named variant of the task, for a task by name.
+            noise: share of the full scale by which every value of an image is moved, see `add_noise`.
+            label: its name in the run.
+            methods: the methods that answer it.
+        """
+        if isinstance(task, TaskSpec):
+            return task
+        options: Json = {}
+        if isinstance(task, str):
+            name = name or task
+            fields: Json = {"objects": str(Path(objects).absolute())} if objects else {}
+            if objects and limit and limit > OWN_IMAGES:
+                fields["count"] = limit
+            options = ({"variant": variant} if variant else {}) | ({"options": fields} if fields else {})
+            task = load_task(task, data, variant=variant, **fields)
+        elif not isinstance(task, Task):
+            raise TypeError(f"{task!r} is not a task: give a name, or an object of a class derived from airvlm's Task")
         generation: Json = {"max_new_tokens": max_new_tokens or task.max_new_tokens, "do_sample": False}
         if task.protocol != "text":
             generation = {"protocol": task.protocol}
         if noise:
             generation["noise"] = round(noise, 6)
-        return cls(name, task, task.items(limit, split), split, limit, generation, spec or {}, label, methods)
+        items, name = task.items(limit, split), name or task.name or type(task).__name__
+        if not items:
+            raise ValueError(f"{name} has no items in its {split} split")
+        return cls(name, task, items, split, limit, generation, options, label, methods)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One question with what is needed to ask it."""
+class EvalItem:
+    """One item under one method: the key of its record, and what is needed to ask it."""
 
-    question: Query
+    key: RecordKey
     image: Any
-    options: tuple[str, ...] | None = None  # the likelihood protocol compares these
-    settings: Json = field(default_factory=dict)  # of the task: written into the record
+    options: tuple[str, ...] | None = None  # what the likelihood protocol compares
+    settings: Json = field(default_factory=dict)  # of the task; written into the record
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions that run together under one method."""
+    """Items that run together under one method."""
 
     label: str
-    method: Any  # a Method, or None for plain greedy decoding
-    jobs: tuple[Planned, ...]
+    method: Any  # a Method; None is vanilla
+    items: tuple[EvalItem, ...]
     chunk: int = 0  # batches of one chunk are about the same images
 
     @property
     def keys(self) -> list[str]:
-        return [job.question.key for job in self.jobs]
+        return [item.key.digest for item in self.items]
 
 
-def chunks(asked: Asked, methods: Mapping[str, Any], model: ModelFacts, size: int) -> list[list[Batch]]:
-    """All batches of a task, chunk by chunk: the same questions under every method, then the next ones.
+def plan_batches(spec: TaskSpec, methods: Mapping[str, Any], model: ModelInfo, size: int) -> list[list[Batch]]:
+    """All batches of a task, chunk by chunk: the same items under every method, then the next ones.
 
-    Questions about an image that the batches' lengths put far apart come soon after one another.
+    Args:
+        spec: the task.
+        methods: by label; None is vanilla.
+        model: which answers.
+        size: items per batch.
     """
-    if not methods:
-        return []
-    settings = _settings(asked)
-    by_method = [batches(asked, label, method, model, size, settings) for label, method in methods.items()]
-    place: dict[str, int] = {}
-    for item in asked.items:
-        place.setdefault(image_digest(item.image), len(place))
-    firsts = [min(place[job.question.image] for job in batch.jobs) for batch in by_method[0]]
-    order = sorted(range(len(firsts)), key=lambda k: firsts[k])
-    return [[replace(made[k], chunk=k) for made in by_method] for k in order]
+    # the manifest holds the list of images once: in every record it would be nearly all of a store's bytes
+    settings = {name: value for name, value in spec.task.settings().items() if name != "images"}
+    configurations = {label: None if method is None else method.to_json() for label, method in methods.items()}
+    place: dict[str, int] = {}  # of an image, in the task's order
+    rows = []
+    for item in spec.items:
+        image, prompt = image_digest(item.image), spec.task.prompt(item)
+        place.setdefault(image, len(place))
+        rows.append((item, image, prompt))
+    # Stable. Items about an image come together although POPE lists them setting by setting. Two images alternate, so
+    # that a small batch has both, as the control with another image's crops needs.
+    rows.sort(key=lambda row: (len(row[2]) // LENGTH_STEP, place[row[1]] // IMAGES_TOGETHER))
+    chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
+    chunks.sort(key=lambda chunk: min(place[image] for _, image, _ in chunk))
 
+    def eval_item(item: Item, image: str, prompt: str, method: Json | None) -> EvalItem:
+        key = RecordKey(spec.name, item.id, image, prompt, model.fingerprint, method, spec.generation, versions())
+        options = tuple(item.meta["options"]) if "protocol" in spec.generation else None
+        return EvalItem(key, item.image, options, settings)
 
-def batches(
-    asked: Asked, label: str, method: Any, model: ModelFacts, size: int, settings: Json | None = None
-) -> list[Batch]:
-    """All questions of a task under one method, in batches of like length."""
-    settings, known = _settings(asked) if settings is None else settings, versions()
-    configuration = None if method is None else method.to_json()
-    jobs = []
-    for item in asked.items:
-        question = Query(
-            task=asked.name,
-            item=item.id,
-            image=image_digest(item.image),
-            prompt=asked.task.prompt(item),
-            fingerprint=model.fingerprint,
-            method=configuration,
-            generation=asked.generation,
-            versions=known,
-        )
-        options = tuple(item.meta["options"]) if "protocol" in asked.generation else None
-        jobs.append(Planned(question, item.image, options, settings))
-    # stable. Items about an image come together, though POPE lists them setting by setting: what was computed of it is
-    # reused. Those of two images take turns, so that a small batch has both, as the control with another's crops needs.
-    place: dict[str, int] = {}
-    for job in jobs:
-        place.setdefault(job.question.image, len(place))
-    jobs.sort(key=lambda job: (len(job.question.prompt) // LIKE_LENGTH, place[job.question.image] // TOGETHER))
-    return [Batch(label, method, tuple(jobs[i : i + size])) for i in range(0, len(jobs), size)]
-
-
-def _settings(asked: Asked) -> Json:
-    """What a record says of the task: all but its list of images, which the manifest holds once for all."""
-    return {name: value for name, value in asked.task.settings().items() if name != "images"}
+    return [
+        [
+            Batch(label, method, tuple(eval_item(*row, configurations[label]) for row in chunk), k)
+            for label, method in methods.items()
+        ]
+        for k, chunk in enumerate(chunks)
+    ]
 
 
 @lru_cache(maxsize=1)
 def versions() -> Json:
-    """Versions of what computes an answer."""
+    """Versions of the libraries that compute an answer."""
     return {name: _version(name) for name in ("airvlm", "torch", "transformers", "Pillow")}
 
 
@@ -184,13 +195,13 @@ def _version(name: str) -> str:
     except metadata.PackageNotFoundError:
         if name != "airvlm":
             return "absent"
-        from airvlm import __version__  # run from a checkout that is not installed
+        from airvlm import __version__  # a checkout that is not installed
 
         return __version__
 
 
 def image_digest(image: Any) -> str:
-    """A hash of what an image shows; never raises: an unreadable image is for the answer to complain about."""
+    """A hash of an image's content. Never raises: an image that cannot be read is an error of its answer."""
     if image is None:
         return ""
     if isinstance(image, list | tuple):
@@ -210,7 +221,7 @@ def image_digest(image: Any) -> str:
         except OSError:
             content = f"unreadable {image}".encode()
     else:
-        content = str(image).encode()  # an address: its content is not ours to fetch before it is asked about
+        content = str(image).encode()  # a web address is not downloaded before it is asked about
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -219,13 +230,13 @@ def _file_digest(path: str, modified: int, size: int) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
-def noisy(image: Any, delta: float) -> Any:
-    """The image with every value moved up or down by `delta` of the full scale, the same way every time.
+def add_noise(image: Any, delta: float) -> Any:
+    """Move every value up or down by `delta` of the full scale, the same way for the same image.
 
-    The strongest disturbance within that bound that knows nothing of the model; the paper does not say which it used.
+    The strongest perturbation within that bound that does not use the model; the paper does not say which it used.
     """
     if isinstance(image, list | tuple):
-        return [noisy(one, delta) for one in image]
+        return [add_noise(one, delta) for one in image]
     if image is None:
         return None
     loaded = load_image(image)

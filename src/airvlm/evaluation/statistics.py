@@ -1,8 +1,7 @@
-"""What a difference between two methods is worth: paired bootstrap, McNemar, granularity, changed answers.
+"""What a difference between two methods is worth: paired bootstrap over images, and McNemar's test.
 
 All methods answer the same items, so everything is paired: one set of draws of images serves every method, and a
-difference is taken draw by draw. Where there are too few images to draw from, there is no interval, and it says so.
-Knows nothing about models or where answers come from; numpy only.
+difference is taken draw by draw. With too few images there is no interval.
 """
 
 from __future__ import annotations
@@ -16,18 +15,15 @@ from numpy.typing import NDArray
 
 from airvlm.tasks.base import Ratio, Scores
 
-__all__ = ["Draws", "Estimate", "Sample", "attainable", "changed", "mcnemar"]
+__all__ = ["Draws", "Estimate", "Sample", "count_changed", "mcnemar"]
 
 Array = NDArray[np.float64]
-FEW = 10  # images; resamples of fewer repeat each other, and their percentiles cover far less than they say
+FEW = 10  # resamples of fewer images repeat each other, and their percentiles cover far less than they say
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval and standard error, both of the bootstrap over images.
-
-    They are nan where the images cannot tell them: see `trusted`.
-    """
+    """A figure with its 95 % interval and standard error, from a bootstrap over images; nan if they are not known."""
 
     value: float
     low: float
@@ -43,10 +39,20 @@ class Estimate:
         n: int,
         level: float = 0.95,
         *,
-        images: int | None = None,  # that were drawn from; None: enough
-        difference: bool = True,  # a figure without any spread (all right, none right) has no known error
+        images: int | None = None,
+        difference: bool = True,
     ) -> Estimate:
-        drawn = draws[np.isfinite(draws)]  # a draw may hold no mention at all, and then has no rate
+        """An estimate from its bootstrap draws.
+
+        Args:
+            value: the figure on all items.
+            draws: (B,) the figure on every resample.
+            n: items that count.
+            level: of the interval.
+            images: the number of images that were drawn from; None if there are enough.
+            difference: a difference without spread is exactly 0; a share without spread has no known error.
+        """
+        drawn = draws[np.isfinite(draws)]  # a draw without any mention has no rate
         few = images is not None and images < FEW
         if not len(drawn) or few or not (difference or np.ptp(drawn)):
             return cls(value, math.nan, math.nan, math.nan, n)
@@ -55,30 +61,38 @@ class Estimate:
 
     @property
     def trusted(self) -> bool:
-        """Whether there is an interval at all."""
+        """Whether there is an interval."""
         return math.isfinite(self.error)
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0, for an estimate of a difference."""
+        """Whether the interval of a difference excludes 0."""
         return bool(self.low > 0 or self.high < 0)
+
+    def images_needed(self, images: int) -> int | None:
+        """About how many images would make this difference significant if it stays as large; None if unknown."""
+        if not self.trusted or not self.value:
+            return None
+        return max(images, FEW, math.ceil(images * (1.96 * self.error / self.value) ** 2))
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """{"value", "low", "high", "n"}; null for what is not finite."""
+        numbers = {"value": self.value, "low": self.low, "high": self.high}
+        return {**{name: v if math.isfinite(v) else None for name, v in numbers.items()}, "n": self.n}
 
 
 class Draws:
     """How often each of B resamples holds each image: the same for every method, so that they stay paired.
 
-    Items about one image are drawn together: their answers are not independent.
+    Items about one image are drawn together, because their answers are not independent.
     """
 
     def __init__(self, groups: Sequence[str], draws: int = 2000, seed: int = 0) -> None:
         self.groups = list(dict.fromkeys(groups))
         G = len(self.groups)
         rng = np.random.default_rng(seed)
-        self.weights: Array = (
-            rng.multinomial(G, np.full(G, 1 / G), size=draws).astype(np.float64)  # (B, G)
-            if G
-            else np.zeros((draws, 0))
-        )
+        counts = rng.multinomial(G, np.full(G, 1 / G), size=draws) if G else np.zeros((draws, 0))
+        self.weights: Array = counts.astype(np.float64)  # (B, G)
 
 
 class Sample:
@@ -88,12 +102,11 @@ class Sample:
         self.scores = scores
         self.draws = draws
         self._metrics = scores.metrics
-        self._by_image = _by_image(scores, draws.groups)
+        self._by_image = _sum_by_image(scores, draws.groups)
         self._drawn: dict[str, Array] = {}
 
     @property
     def images(self) -> int:
-        """How many units there are to draw from."""
         return len(self.draws.groups)
 
     def value(self, metric: str) -> float:
@@ -114,8 +127,8 @@ class Sample:
         return Estimate.of(value, self.drawn(metric) - baseline.drawn(metric), self.scores.n, images=self.images)
 
 
-def _by_image(scores: Scores, images: Sequence[str]) -> Scores:
-    """Counts added up image by image: resampling then works on as few rows as there are units."""
+def _sum_by_image(scores: Scores, images: Sequence[str]) -> Scores:
+    """Counts summed per image, so that resampling works on as few rows as there are units."""
     row = {image: g for g, image in enumerate(images)}
     names = scores.names
     sums = np.zeros((len(images), len(names)))
@@ -125,9 +138,9 @@ def _by_image(scores: Scores, images: Sequence[str]) -> Scores:
 
 
 def mcnemar(one: Scores, other: Scores, metric: str) -> float | None:
-    """Exact two-sided McNemar p of a metric that is a share of items; None for a metric that is not.
+    """Exact two-sided McNemar p of a metric that is a share of items; None for other metrics.
 
-    Counts the items on which exactly one of the two methods hits: under no difference a fair coin says which.
+    Counts the items on which exactly one of the two methods hits: without a difference a fair coin says which.
     """
     formula = one.definitions[metric].formula
     if not isinstance(formula, Ratio):
@@ -137,7 +150,7 @@ def mcnemar(one: Scores, other: Scores, metric: str) -> float | None:
         counted = (a.get(formula.denominator, 0.0), b.get(formula.denominator, 0.0))
         hits = (a.get(formula.numerator, 0.0), b.get(formula.numerator, 0.0))
         if any(value not in (0.0, 1.0) for value in (*counted, *hits)):
-            return None  # mentions, words, points: not one yes or no an item
+            return None  # mentions, words, points: not one yes or no per item
         if counted == (1.0, 1.0):
             pairs.append(hits)
     gained = sum(b < a for a, b in pairs)
@@ -146,18 +159,6 @@ def mcnemar(one: Scores, other: Scores, metric: str) -> float | None:
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
 
 
-def attainable(value: float, n: int, decimals: int = 2, scale: float = 100.0) -> bool:
-    """Whether a published share can be k of n at all, given the decimals it is printed with.
-
-    61.92 % of 293 cannot: 181 of them are 61.77 %, 182 are 62.12 %.
-    """
-    if n < 1:
-        return False
-    k = round(value / scale * n)
-    half = 0.5 * 10.0**-decimals + 1e-9  # both ways of rounding a half are met in print
-    return 0 <= k <= n and abs(scale * k / n - value) <= half
-
-
-def changed(one: Sequence[str | None], other: Sequence[str | None]) -> int:
-    """Answers that are not the same text, of those that both gave."""
+def count_changed(one: Sequence[str | None], other: Sequence[str | None]) -> int:
+    """How many answers are not the same text, of those that both gave."""
     return sum(a != b for a, b in zip(one, other, strict=True) if a is not None and b is not None)

@@ -1,57 +1,61 @@
-"""Sweeps: one method with one thing varied at a time, on one task, beside vanilla.
+"""Sweeps: one method with one thing varied, beside vanilla.
 
-What varies is a field of the method, or what lies around it: the token cap, the disturbance of the images, the control
-that replaces a part of it. The paper's own sweeps have names. A sweep is an evaluation: its answers and its run.json
-are those of `evaluate`, so that what is known already is not asked again, and `airvlm report` reads it. Knows nothing
-about drawing.
+What varies is an option of the method, or what surrounds it: the token cap, noise on the images, a control around it.
+The paper's own sweeps have names. A sweep is an evaluation like any other: its answers are stored and reused, and
+run.json says which methods belong together.
 """
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-import airvlm.methods as registry
-from airvlm.evaluation.plan import Asked
-from airvlm.evaluation.results import Results
+from airvlm.evaluation.plan import TaskSpec
+from airvlm.evaluation.results import Results, TaskResults
 from airvlm.evaluation.store import Json
-from airvlm.evaluation.task_results import VANILLA, TaskResults
-from airvlm.methods.air import AIR
-from airvlm.methods.controls import CONTROLS, control
-from airvlm.registry import split_commas
+from airvlm.methods.base import Method
+from airvlm.methods.composed import Composed
+from airvlm.methods.controls import (
+    CropControlMethod,
+    FarthestCrops,
+    MeanToken,
+    NoisyCrops,
+    OtherImage,
+    RandomCrops,
+    ShrunkCrops,
+    Wrapper,
+)
+from airvlm.methods.evidence.base import CropMethod
+from airvlm.methods.names import parse_options, split_top_level
 
-__all__ = [
-    "NAMED",
-    "Setting",
-    "Sweep",
-    "asked_by",
-    "controls_of",
-    "found_in",
-    "noted",
-    "parse_sweep",
-    "varied",
-]
+__all__ = ["NAMED", "Sweep", "SweepPoint", "SweepResults", "list_sweeps", "parse_sweep", "sweep_specs"]
 
-RULES = ("tau", "keep", "quantile")  # AIR's ways to select crops
-Ask = Callable[[int | None, float, str], Asked]  # token cap, noise and what to add to its name -> the task so asked
+EXCLUSIVE = ("tau", "keep", "quantile")  # options of which one may be given
+CONTROLS: tuple[type[CropControlMethod], ...] = (
+    RandomCrops,
+    FarthestCrops,
+    NoisyCrops,
+    MeanToken,
+    OtherImage,
+    ShrunkCrops,
+)
 
 
 @dataclass(frozen=True)
-class Setting:
+class SweepPoint:
     """One point of a sweep."""
 
     value: str  # as it is shown
-    label: str  # the method as `--method` spells it
-    method: Any = None  # the method at this point; None where it is read back
-    max_new_tokens: int | None = None  # None: as the task has it
+    method: Method
+    max_new_tokens: int | None = None  # None: the task's own
     noise: float = 0.0
 
     @property
-    def around(self) -> str:
-        """What it adds to the task's name in a run."""
+    def suffix(self) -> str:
+        """What it adds to the task's name."""
         if self.max_new_tokens is not None:
             return f", at most {self.max_new_tokens} tokens"
         return f", noise {self.noise * 255:.0f}/255" if self.noise else ""
@@ -59,176 +63,185 @@ class Setting:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What varies, and over what; after an evaluation, also what came of it."""
+    """What varies, and its points."""
 
     name: str
-    settings: tuple[Setting, ...]
-    found: tuple[TaskResults, ...] = ()  # one a setting
-
-    def to_json(self) -> Json:
-        """{value: {"vanilla" | "method": {metric: {"value", "low", "high", "n"}}}}"""
-        return {
-            setting.value: {
-                VANILLA: task.figures_json(VANILLA),
-                "method": task.figures_json(setting.label),
-            }
-            for setting, task in zip(self.settings, self.found)
-        }
-
-    @property
-    def tables(self) -> list[TaskResults]:
-        """What can stand in one table: the points that share a vanilla."""
-        together: dict[str, TaskResults] = {}
-        for setting, task in zip(self.settings, self.found):
-            held = together.setdefault(task.asked.key, replace(task, methods={VANILLA: None}))
-            held.methods[setting.label] = task.methods[setting.label]
-        return list(together.values())
-
-    def problems(self) -> list[str]:
-        """As of any run; that a point did not act is a finding, that none acted is a problem."""
-        found = [problem for task in self.tables for problem in task.problems()]
-        fired = [task.fired(s.label) for s, task in zip(self.settings, self.found)]
-        if fired and all(count == 0 for count in fired):
-            found.append(f"{self.name}: the method never acted, at any value")
-        return found
+    points: tuple[SweepPoint, ...]
 
 
-def parse_sweep(text: str, method: str, depth: int) -> Sweep:
-    """`field=value,value` or the name of one of the paper's sweeps; `depth` is the decoder's number of layers."""
+def parse_sweep(text: str, method: Method, depth: int) -> Sweep:
+    """A sweep of a method.
+
+    Args:
+        text: `option=value,value,...` (also max_new_tokens and noise_on_image), or the name of a sweep of the paper.
+        method: what is varied.
+        depth: the number of the decoder's layers.
+    """
     name, equals, rest = text.partition("=")
     if not equals:
         if name not in NAMED:
-            raise ValueError(f"--sweep {text}: write field=value,value, or one of {', '.join(NAMED)}")
-        return _checked(text, Sweep(name, tuple(NAMED[name](method, depth))))
-    values = split_commas(rest)
-    if not values:
-        raise ValueError(f"--sweep {text}: no values")
-    if len(set(values)) < len(values):
-        raise ValueError(f"--sweep {text}: the same value is given twice")
-    if name == "max_new_tokens":
-        return Sweep(name, tuple(_lengths(method, [_count(value, text) for value in values])))
-    if name in ("noise_on_image", "noise_on_picture"):  # the second is how it was spelled before
-        return Sweep(name, tuple(_disturbed(method, values, text)))
-    return _checked(text, Sweep(name, tuple(_fields(method, name, values))))
+            raise ValueError(f"--sweep {text}: write option=value,value, or one of {', '.join(NAMED)}")
+        points = NAMED[name](method, depth)
+    else:
+        values = split_top_level(rest, ",")
+        if not values:
+            raise ValueError(f"--sweep {text}: no values")
+        if len(set(values)) < len(values):
+            raise ValueError(f"--sweep {text}: a value is given twice")
+        if name == "max_new_tokens":
+            points = _lengths(method, values)
+        elif name == "noise_on_image":
+            points = _noise(method, values)
+        else:
+            points = _options(method, name, values)
+    if len({replace(point, value="") for point in points}) < 2 <= len(points):
+        raise ValueError(f"--sweep {text}: all its points are the same setting of {method.label}")
+    return Sweep(name, tuple(points))
 
 
-def _checked(text: str, sweep: Sweep) -> Sweep:
-    """A sweep in which something varies."""
-    kinds = {(s.method, s.max_new_tokens, s.noise) for s in sweep.settings}
-    if len(kinds) == 1 < len(sweep.settings):
-        raise ValueError(f"--sweep {text}: all its values are one and the same setting of the method")
-    return sweep
+def _options(method: Method, name: str, values: Sequence[str]) -> list[SweepPoint]:
+    parsed = [parse_options(f"{name}={value}", f"--sweep {name}={value}")[name] for value in values]
+    return [SweepPoint(f"{name}={text}", _set_option(method, name, value)) for text, value in zip(values, parsed)]
 
 
-def _count(value: str, text: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"--sweep {text}: {value} is no number of tokens; give whole numbers from 1")
-    return int(value)
+def _set_option(method: Method, name: str, value: Any) -> Method:
+    """The method with another value of an option, its own, of the method it wraps, or of one it is composed of."""
+    known = [f.name for f in dataclasses.fields(method)]
+    if name in known:
+        reset = {f.name: f.default for f in dataclasses.fields(method) if f.name in EXCLUSIVE and name in EXCLUSIVE}
+        return replace(method, **{**reset, name: value})
+    if isinstance(method, Wrapper):
+        return replace(method, method=_set_option(method.method, name, value))
+    if isinstance(method, Composed):
+        for i, part in enumerate(method.methods):
+            if name in [f.name for f in dataclasses.fields(part)] or isinstance(part, Wrapper):
+                return Composed(*method.methods[:i], _set_option(part, name, value), *method.methods[i + 1 :])
+    raise ValueError(f"--sweep {name}: {method.label} has no option {name!r}; it has {', '.join(known) or 'none'}")
 
 
-def asked_by(sweeps: Sequence[Sweep], ask: Ask) -> list[Asked]:
-    """The tasks that the sweeps ask, each with the methods that answer it."""
-    found: dict[str, Asked] = {}
-    for sweep in sweeps:
-        for s in sweep.settings:
-            if s.around not in found:
-                found[s.around] = replace(ask(s.max_new_tokens, s.noise, s.around), methods={})
-            one = found[s.around]
-            found[s.around] = replace(one, methods={**(one.methods or {}), s.label: s.method})
-    return list(found.values())
-
-
-def noted(sweeps: Sequence[Sweep], asked: Sequence[Asked], method: str, key: str) -> Json:
-    """What run.json says about the sweeps; `key` is the task's name in the run, without what lies around."""
-    keys = {one.key for one in asked}
-    return {
-        f"{key}, {method}: {sweep.name}": {
-            "varies": sweep.name,
-            "points": [
-                {"value": s.value, "label": s.label, "task": key + s.around}
-                for s in sweep.settings
-                if key + s.around in keys
-            ],
-        }
-        for sweep in sweeps
-    }
-
-
-def found_in(run: Results) -> dict[str, Sweep]:
-    """The sweeps of a run, by the names that run.json has for them; those whose answers are there."""
-    found = {}
-    for name, noted_ in run.sweeps.items():
-        points = [p for p in noted_["points"] if p["task"] in run.tasks]
-        points = [p for p in points if p["label"] in run.tasks[p["task"]].methods]
-        if points:
-            settings = tuple(Setting(p["value"], p["label"]) for p in points)
-            found[name] = Sweep(noted_["varies"], settings, tuple(run.tasks[p["task"]] for p in points))
-    return found
-
-
-# -- the paper's sweeps: method as spelled, depth of the decoder -> settings
-
-
-def _layers(method: str, depth: int) -> list[Setting]:
+def _layers(method: Method, depth: int) -> list[SweepPoint]:
     """The paper's spans 16-32, 18-32, ... 30-32, as shares of the depth."""
     firsts = sorted({min(depth - 1, round(depth * k / 32)) for k in range(16, 32, 2)})
-    return _fields(method, "layers", [f"({first},{depth})" for first in firsts])
+    return _options(method, "layers", [f"({first},{depth})" for first in firsts])
 
 
-def _lengths(method: str, caps: Sequence[int]) -> list[Setting]:
-    chosen = registry.parse_method(method)
-    return [Setting(f"max_new_tokens={cap}", method, chosen, max_new_tokens=cap) for cap in caps]
+def _lengths(method: Method, caps: Sequence[str]) -> list[SweepPoint]:
+    for cap in caps:
+        if not cap.isdecimal() or int(cap) < 1:
+            raise ValueError(f"--sweep max_new_tokens={cap}: give integers from 1")
+    return [SweepPoint(f"max_new_tokens={cap}", method, max_new_tokens=int(cap)) for cap in caps]
 
 
-def _disturbed(method: str, deltas: Sequence[str], text: str = "noise") -> list[Setting]:
-    chosen, found = registry.parse_method(method), []
+def _noise(method: Method, deltas: Sequence[str]) -> list[SweepPoint]:
+    points = []
     for delta in deltas:
         try:
             noise = float(Fraction(delta))
         except (ValueError, ZeroDivisionError):
             noise = -1.0
         if not 0 <= noise <= 1:
-            raise ValueError(f"--sweep {text}: {delta} is no share of the full scale, as 4/255 is")
-        found.append(Setting(f"noise_on_image={delta}", method, chosen, noise=noise))
-    return found
+            raise ValueError(f"--sweep noise_on_image={delta}: give a share of the full scale, as in 4/255")
+        points.append(SweepPoint(f"noise_on_image={delta}", method, noise=noise))
+    return points
 
 
-def varied(method: str, field: str, value: str) -> Setting:
-    """The method with one field set to this value, whatever it had before."""
-    return _fields(method, field, [value])[0]
+def _components(method: Method, depth: int) -> list[SweepPoint]:
+    """Without the reduction to prototypes, without the selection of crops, and without both."""
+    if not isinstance(method, CropMethod):
+        raise ValueError(f"--sweep components: {method.label} has neither prototypes nor crops")
+    without = {"no prototypes": ("num_prototypes", None), "no selection": ("keep", method.num_crops)}
+    if getattr(method, "num_prototypes", None) is None:
+        del without["no prototypes"]
+    if method.keeps_all_crops:
+        del without["no selection"]
+    if not without:
+        raise ValueError(f"--sweep components: {method.label} uses all visual tokens and all crops already")
+    points = {"unchanged": method} | {value: _set_option(method, *option) for value, option in without.items()}
+    if len(without) == 2:
+        points["neither"] = _set_option(points["no prototypes"], *without["no selection"])
+    return [SweepPoint(value, m) for value, m in points.items()]
 
 
-def _fields(method: str, field: str, values: Sequence[str]) -> list[Setting]:
-    # What varies takes the place of what was set; the rules that keep crops exclude each other.
-    taken = "|".join(RULES if field in RULES else (re.escape(field),))
-    base = re.sub(rf"([:,]\s*)(?:{taken})\s*=\s*(?:\([^)]*\)|[^,]*)", r"\1", method)
-    base += "" if base.endswith((":", ",")) else "," if "=" in base else ":"
-    spelled = {value: f"{base}{field}={value}" for value in values}
-    return [Setting(f"{field}={value}", label, registry.parse_method(label)) for value, label in spelled.items()]
+def _controls(method: Method, depth: int) -> list[SweepPoint]:
+    """The method and every control that would change something."""
+    points, problems = [SweepPoint("unchanged", method)], []
+    for kind in CONTROLS:
+        try:
+            points.append(SweepPoint(kind.name, kind(method)))
+        except ValueError as error:
+            problems.append(str(error))
+    if len(points) == 1:
+        raise ValueError(f"--sweep controls: {problems[0]}")
+    return points
 
 
-def controls_of(method: str, names: Sequence[str]) -> list[Setting]:
-    """A reading of AIR as it is, then its controls of these names."""
-    chosen = registry.parse_method(method)
-    if not isinstance(chosen, AIR):
-        raise ValueError(f"{method} is no reading of AIR: the paper's components and controls are AIR's")
-    name, colon, fields = method.partition(":")
-    # a control of air has a name of its own; one of another reading is named after both
-    labels = {n: f"air-{n}{colon}{fields}" if name == "air" else f"{method} ({n})" for n in names}
-    return [
-        Setting("as it is", method, chosen),
-        *(Setting(n, label, control(n, chosen)) for n, label in labels.items()),
-    ]
-
-
-NAMED: dict[str, Callable[[str, int], list[Setting]]] = {
+NAMED: dict[str, Callable[[Method, int], list[SweepPoint]]] = {
     "layers": _layers,
-    "top_q": lambda m, depth: _fields(m, "top_q", ["0.0625", "0.125", "0.25", "0.375", "0.5", "0.75", "1.0"]),
-    "tau": lambda m, depth: _fields(m, "tau", ["0.02", "0.04", "0.06", "0.08", "0.1", "0.2", "0.4", "0.8"]),
-    "patches": lambda m, depth: _fields(m, "patches", ["2", "4", "8", "12", "16", "24"]),
-    "eps": lambda m, depth: _fields(m, "eps", ["0.01", "0.03", "0.05", "0.1", "0.2"]),
-    "length": lambda m, depth: _lengths(m, [32, 64, 128, 256]),
-    "components": lambda m, depth: controls_of(m, ["no-prototypes", "no-selection"]),
-    "controls": lambda m, depth: controls_of(m, list(CONTROLS)),
-    "noise": lambda m, depth: _disturbed(m, ["0", "4/255", "8/255", "16/255"]),
+    "num_prototypes": lambda m, _: _options(m, "num_prototypes", "8 16 32 64 100 200 none".split()),
+    "tau": lambda m, _: _options(m, "tau", "0.02 0.04 0.06 0.08 0.1 0.2 0.4 0.8".split()),
+    "num_crops": lambda m, _: _options(m, "num_crops", "2 4 8 12 16 24".split()),
+    "eps": lambda m, _: _options(m, "eps", "0.01 0.03 0.05 0.1 0.2".split()),
+    "length": lambda m, _: _lengths(m, "32 64 128 256".split()),
+    "components": _components,
+    "controls": _controls,
+    "noise": lambda m, _: _noise(m, "0 4/255 8/255 16/255".split()),
 }
+
+
+def sweep_specs(spec: TaskSpec, sweeps: Sequence[tuple[str, Sweep]]) -> tuple[list[TaskSpec], Json]:
+    """The tasks that sweeps ask, each with the methods that answer it; and what run.json says about them.
+
+    Args:
+        spec: the task as it is.
+        sweeps: each with the label of the method that it varies.
+    """
+    specs: dict[str, TaskSpec] = {}
+    noted: Json = {}
+    for label, sweep in sweeps:
+        points = []
+        for point in sweep.points:
+            key = spec.key + point.suffix
+            if key not in specs:
+                around = {"max_new_tokens": point.max_new_tokens, "noise": round(point.noise, 6)}
+                generation = spec.generation | {name: value for name, value in around.items() if value}
+                specs[key] = replace(spec, label=key, generation=generation, methods={})
+            own = specs[key]
+            specs[key] = replace(own, methods={**(own.methods or {}), point.method.label: point.method})
+            points.append({"value": point.value, "label": point.method.label, "task": key})
+        noted[f"{spec.key}, {label}: {sweep.name}"] = {"varies": sweep.name, "method": label, "points": points}
+    return list(specs.values()), noted
+
+
+@dataclass(frozen=True)
+class SweepResults:
+    """What a sweep found: per point its value, the method's label, and the task's results."""
+
+    title: str
+    varies: str
+    points: tuple[tuple[str, str, TaskResults], ...]
+
+    def problems(self) -> list[str]:
+        """That one point did not act is a finding; that none did is a problem."""
+        fired = [task.fired(label) for _, label, task in self.points]
+        return [f"{self.title}: the method never acted, at any value"] if fired and not any(fired) else []
+
+    def to_json(self) -> Json:
+        """{value: {"vanilla" | "method": {metric: {"value", "low", "high", "n"}}}}"""
+        return {
+            value: {"vanilla": task.figures("vanilla"), "method": task.figures(label)}
+            for value, label, task in self.points
+        }
+
+
+def list_sweeps(results: Results) -> dict[str, SweepResults]:
+    """The sweeps of a results folder, by their titles in run.json, with the points that were answered."""
+    found = {}
+    for title, facts in results.sweeps.items():
+        points = tuple(
+            (p["value"], p["label"], results.tasks[p["task"]])
+            for p in facts["points"]
+            if p["task"] in results.tasks and p["label"] in results.tasks[p["task"]].methods
+        )
+        if points:
+            found[title] = SweepResults(title, facts["varies"], points)
+    return found

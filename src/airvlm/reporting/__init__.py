@@ -1,1 +1,1 @@
-"""What people read: tables, plots, the page, and the paper's printed figures."""
+"""Results as people read them: tables, plots, and a page."""

@@ -1,8 +1,4 @@
-"""Single answers to look at: the image, the question, what each method said, and what of it is not in the image.
-
-Gives plain values for a template, which escapes them. Knows what a task's scores tell about an answer; nothing of
-pages.
-"""
+"""Single answers: the image, the question, what each method answered, and what of it is not in the image."""
 
 from __future__ import annotations
 
@@ -12,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airvlm.evaluation.results import TaskResults
 from airvlm.evaluation.store import Record
-from airvlm.evaluation.task_results import TaskResults
 from airvlm.inputs.images import BadImage, load_image
 from airvlm.tasks.base import Item
 from airvlm.tasks.words.marks import Mark, marks
 
-__all__ = ["AnswerCard", "Part", "Said", "answer_cards", "chosen", "marked_up"]
+__all__ = ["AnswerCard", "CardAnswer", "Part", "answer_cards", "choose_items", "mark_objects"]
 
 SIDE = 288  # pixels of an image's longer side on the page
 
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of an answer; `kind` says whether it names an object that is there or absent."""
+    """A part of an answer; `kind` says whether it names an object that is there or absent."""
 
     text: str
     kind: str = ""
@@ -34,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PageImage:
-    """An image within the page itself, or why it cannot be shown."""
+    """An image as data of the page, or why it cannot be shown."""
 
     code: str = ""  # of a JPEG, base64
     width: int = 0
@@ -43,14 +39,14 @@ class PageImage:
 
 
 @dataclass(frozen=True)
-class Said:
+class CardAnswer:
     """A method's answer."""
 
     label: str
     parts: list[Part] = field(default_factory=list)
-    wrong: bool = False  # something in it is
-    sign: str = ""  # right or wrong as a whole, where that can be said
-    asides: list[str] = field(default_factory=list)
+    wrong: bool = False  # something in it is wrong
+    sign: str = ""  # right or wrong as a whole, if that is known
+    remarks: list[str] = field(default_factory=list)
     error: str = ""  # in place of an answer
 
 
@@ -63,7 +59,7 @@ class AnswerCard:
     prompt: str
     truth: str
     images: list[PageImage]
-    answers: list[Said]
+    answers: list[CardAnswer]
     differs: bool
 
     @property
@@ -71,17 +67,19 @@ class AnswerCard:
         return any(answer.wrong for answer in self.answers)
 
 
-def chosen(task: TaskResults, limit: int) -> list[int]:
-    """Which items to show: those on which methods differ come first, then the rest; in the items' order."""
+def choose_items(task: TaskResults, limit: int) -> list[int]:
+    """Which items to show: those on which methods differ first, then others; in the items' order."""
     texts = [task.texts(label) for label in task.methods]
-    order = sorted(range(len(task.items)), key=lambda i: len({said[i] for said in texts}) == 1)  # stable
+    order = sorted(range(len(task.items)), key=lambda i: len({own[i] for own in texts}) == 1)  # stable
     return sorted(order[:limit])
 
 
 def answer_cards(name: str, task: TaskResults, limit: int) -> list[AnswerCard]:
-    """One card an item."""
-    records = {label: task.records(label) for label in task.methods}  # looked up once for all cards
-    return [_card(name, task, i, {label: found[i] for label, found in records.items()}) for i in chosen(task, limit)]
+    """One card per item, `limit` at most."""
+    records = {label: task.records(label) for label in task.methods}
+    return [
+        _card(name, task, i, {label: found[i] for label, found in records.items()}) for i in choose_items(task, limit)
+    ]
 
 
 def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | None]) -> AnswerCard:
@@ -89,55 +87,49 @@ def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | N
     return AnswerCard(
         name,
         item.id,
-        task.asked.task.prompt(item),
+        task.spec.task.prompt(item),
         _truth(item),
         _images(item),
-        [_said(task, label, i, record) for label, record in records.items()],
+        [_answer(task, label, i, record) for label, record in records.items()],
         differs=len({record.text if record else None for record in records.values()}) > 1,
     )
 
 
-def _said(task: TaskResults, label: str, i: int, record: Record | None) -> Said:
+def _answer(task: TaskResults, label: str, i: int, record: Record | None) -> CardAnswer:
     if record is None or record.text is None:
         why = "not answered" if record is None else record.error or "no answer"
-        return Said(label, wrong=True, error=why)
+        return CardAnswer(label, wrong=True, error=why)
     idle = record.report is not None and not record.report.get("fired")
-    asides = [text for text, so in (("did not act", idle), ("cut at the cap", not record.finished)) if so]
+    remarks = [text for text, so in (("did not act", idle), ("cut at the token cap", not record.finished)) if so]
     found = _marks(task, task.items[i], record.text)
     if found is not None:
-        parts = marked_up(record.text, found)
-        return Said(label, parts, any(not mark.present for mark in found), asides=asides)
+        parts = mark_objects(record.text, found)
+        return CardAnswer(label, parts, any(not mark.present for mark in found), remarks=remarks)
     details = task.scores(label).details[i] if task.scores(label).details else {}
     right = _right(details, task.items[i])
     parts = [Part(record.text)] if record.text else []
-    return Said(label, parts, right is False, {True: "✓", False: "✗", None: ""}[right], asides)
+    return CardAnswer(label, parts, right is False, {True: "✓", False: "✗", None: ""}[right], remarks)
 
 
 def _marks(task: TaskResults, item: Item, text: str) -> list[Mark] | None:
-    """The objects a description names; None for other kinds of answers."""
-    if task.asked.task.kind != "caption" or not isinstance(item.truth, list | tuple | set | frozenset):
+    """The objects that a description names; None for other kinds of answers."""
+    if task.spec.task.kind != "caption" or not isinstance(item.truth, list | tuple | set | frozenset):
         return None
-    mentions = task.asked.task.parse(item, text)
+    mentions = task.spec.task.parse(item, text)
     if not all(hasattr(mention, "token") for mention in mentions or ()):
         return None
     return marks(text, mentions or [], item.truth)
 
 
-def marked_up(text: str, found: list[Mark]) -> list[Part]:
-    """The text in parts, its objects marked."""
+def mark_objects(text: str, found: list[Mark]) -> list[Part]:
+    """The text in parts, with its objects marked."""
     parts, at = [], 0
     for mark in sorted(found, key=lambda mark: mark.start):
         if mark.start < at:
             continue
         where = "in the image" if mark.present else "not in the image"
-        parts += [
-            Part(text[at : mark.start]),
-            Part(
-                text[mark.start : mark.end],
-                "there" if mark.present else "absent",
-                f"{mark.category}: {where}",
-            ),
-        ]
+        kind = "there" if mark.present else "absent"
+        parts += [Part(text[at : mark.start]), Part(text[mark.start : mark.end], kind, f"{mark.category}: {where}")]
         at = mark.end
     return [part for part in (*parts, Part(text[at:])) if part.text]
 
@@ -167,7 +159,7 @@ def _images(item: Item) -> list[PageImage]:
         if image is None:
             continue
         try:
-            small = load_image(image).copy()  # it is made smaller in place
+            small = load_image(image).copy()  # thumbnail works in place
         except BadImage as reason:
             shown.append(PageImage(error=str(reason)))
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airvlm.evaluation.shards import Shard
+from airvlm.evaluation.workers import Shard
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -20,12 +20,15 @@ def test_a_shard_that_cannot_be_is_refused_with_an_example(text):
         Shard.parse(text)
 
 
-def test_a_launcher_is_recognised_by_its_environment():
-    shard = Shard.launched({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+def test_a_launcher_is_recognized_by_its_environment():
+    shard = Shard.of(None, {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
     assert (shard.index, shard.count, shard.device, shard.helps) == (5, 8, 1, True)
-    assert Shard.launched({}) == Shard.launched({"RANK": "0", "WORLD_SIZE": "1"}) == Shard()
+    assert Shard.of(None, {}) == Shard.of(None, {"RANK": "0", "WORLD_SIZE": "1"}) == Shard()
     with pytest.raises(ValueError, match="WORLD_SIZE"):
-        Shard.launched({"RANK": "x", "WORLD_SIZE": "2"})
+        Shard.of(None, {"RANK": "x", "WORLD_SIZE": "2"})
+    with pytest.raises(ValueError, match="under a launcher"):
+        Shard.of("0/2", {"RANK": "0", "WORLD_SIZE": "2"})
+    assert Shard.of("1/2", {}) == Shard.of(Shard(1, 2), {}) == Shard(1, 2)
 
 
 def test_one_process_of_a_launch_gathers_and_no_scheduled_shard_does():
