@@ -1,7 +1,7 @@
-"""Ways of running a model that could bypass a method: each either shows the method's effect or raises.
+"""Ways of running a model that could bypass a method: each shows the effect of the method or raises.
 
-Compiled graphs, chunked prefill, offloaded weights, adapters, features encoded beforehand. The laws that hold in plain
-eager mode are in test_laws.py.
+Compiled graphs, chunked prefill, offloaded weights, adapters, features encoded beforehand. test_laws.py has the laws of
+plain eager mode.
 """
 
 import logging
@@ -18,14 +18,15 @@ from airvlm import AIRMemory, CropBlend
 from airvlm.methods.base import Method
 from airvlm.methods.vaf import VAF
 from airvlm.runtime.session import MethodNotApplied
-from tests import tiny_models
-from tests.default_methods import METHODS, Case
+from airvlm.testing import small_models
+from airvlm.testing.method_laws import turn_off
+from tests.default_methods import METHODS
 
 TOKENS = 4
 GREEDY = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False}
 
-methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
-# Compiling takes long, by the layer: two layers, one of them acted on, and one method a kind of hook.
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+# Compiling takes time for each layer: two layers, one of them acted on, and one method per kind of hook.
 SHALLOW = {
     "feed-forward": AIRMemory(layers=(1, 2), num_prototypes=8, keep=2, num_crops=3, strength=0.5, threshold=0.0),
     "embeddings": CropBlend(num_crops=3, weight=0.5),
@@ -36,12 +37,12 @@ SHALLOW = {
 @pytest.fixture(params=["llava", "qwen2_5_vl"])
 def own(request: pytest.FixtureRequest) -> Any:
     """A model that the test may alter, its processor, and a batch."""
-    model, processor = tiny_models.build(request.param)
-    return model, processor, tiny_models.inputs(processor, tiny_models.rows())
+    model, processor = small_models.build(request.param)
+    return model, processor, small_models.build_inputs(processor, small_models.sample_rows())
 
 
 def images() -> list[Any]:
-    return [list(own) for _, own in tiny_models.rows()]
+    return [list(own) for _, own in small_models.sample_rows()]
 
 
 def first_logits(model: Any, batch: Any, **options: Any) -> Tensor:
@@ -56,16 +57,16 @@ def acted(method: Method, model: Any, processor: Any, batch: Any, **options: Any
 
 
 @methods
-def test_chunked_prefill_is_refused_before_any_token(case: Case) -> None:
-    model, processor = tiny_models.shared("llava")
-    batch = tiny_models.inputs(processor, tiny_models.rows())
+def test_chunked_prefill_is_refused_before_any_token(method: Method) -> None:
+    model, processor = small_models.shared_model("llava")
+    batch = small_models.build_inputs(processor, small_models.sample_rows())
     passes: list[int] = []
     handle = model.register_forward_pre_hook(lambda *_: passes.append(1))
     config = GenerationConfig(prefill_chunk_size=8, max_new_tokens=2)
     try:
         for options in ({"prefill_chunk_size": 8}, {"generation_config": config}):
             with pytest.raises(ValueError, match="prefill_chunk_size"):
-                with case.on(model, processor, images=images()):
+                with method(model, processor, images=images()):
                     model.generate(**batch, **options)
     finally:
         handle.remove()
@@ -73,13 +74,11 @@ def test_chunked_prefill_is_refused_before_any_token(case: Case) -> None:
 
 
 @methods
-def test_a_prompt_without_images_raises(case: Case) -> None:
-    if not case.images_only:
-        pytest.skip("this method needs no image")
-    model, processor = tiny_models.shared("llava")
-    batch = tiny_models.inputs(processor, tiny_models.rows()[1:2])
+def test_a_prompt_without_images_raises(method: Method) -> None:
+    model, processor = small_models.shared_model("llava")
+    batch = small_models.build_inputs(processor, small_models.sample_rows()[1:2])
     with pytest.raises(MethodNotApplied, match="image token"):
-        with case.on(model, processor, images=[[]]):
+        with method(model, processor, images=[[]]):
             model.generate(**batch, **GREEDY)
 
 
@@ -141,14 +140,14 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.mark.parametrize("compiled", COMPILED, ids=lambda f: f.__name__)
 @fresh_compiler()
 @torch.no_grad()
-def test_what_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any], Any]) -> None:
-    """One model, compiled once, and the methods in turn: tracing is what takes time.
+def test_a_model_that_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any], Any]) -> None:
+    """One model, compiled once, and one method after the other: tracing is what takes time.
 
-    What a block left behind would be seen by the next, and after the last one in the model as it is.
+    What a block left behind would show in the next one, and after the last one in the vanilla model.
     """
     chosen = {kind: SHALLOW[kind] for kind in COMPILED[compiled]}
-    model, processor = tiny_models.build("llava", num_hidden_layers=2)
-    batch = dict(tiny_models.inputs(processor, tiny_models.rows()[:1]))
+    model, processor = small_models.build("llava", num_hidden_layers=2)
+    batch = dict(small_models.build_inputs(processor, small_models.sample_rows()[:1]))
     encoded = model.base_model.get_image_features(batch.pop("pixel_values"), return_dict=True)
     batch["mm_encoder_outputs"] = {"image": encoded}  # so that only the decoder is traced
     expected = {}
@@ -171,8 +170,8 @@ def test_what_was_compiled_before_is_acted_on_or_raises(compiled: Callable[[Any]
 @pytest.mark.parametrize("name", SHALLOW)
 @fresh_compiler()
 def test_decode_steps_that_generate_compiled_are_acted_on(name: str) -> None:
-    model, processor = tiny_models.build("llava", num_hidden_layers=2)
-    batch = tiny_models.inputs(processor, tiny_models.rows())
+    model, processor = small_models.build("llava", num_hidden_layers=2)
+    batch = small_models.build_inputs(processor, small_models.sample_rows())
     config = CompileConfig(backend="eager", fullgraph=False)
     config._compile_all_devices = True  # as on a GPU
     options = {"cache_implementation": "static", "compile_config": config}
@@ -185,18 +184,18 @@ def test_decode_steps_that_generate_compiled_are_acted_on(name: str) -> None:
 
 
 @methods
-def test_offloaded_weights_change_nothing(own: Any, case: Case) -> None:
+def test_offloaded_weights_change_nothing(own: Any, method: Method) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is an extra")
     model, processor, batch = own
-    expected = acted(case.on, model, processor, batch)
+    expected = acted(method, model, processor, batch)
     accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
     assert next(model.get_decoder().layers.parameters()).is_meta
-    found = acted(case.on, model, processor, batch)
+    found = acted(method, model, processor, batch)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @methods
-def test_an_adapted_model_is_acted_on(own: Any, case: Case) -> None:
+def test_an_adapted_model_is_acted_on(own: Any, method: Method) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is an extra")
     model, processor, batch = own
     plain = first_logits(model, batch)
@@ -204,22 +203,22 @@ def test_an_adapted_model_is_acted_on(own: Any, case: Case) -> None:
     adapted.eval()
     vanilla = first_logits(adapted, batch)
     assert not torch.equal(vanilla, plain)
-    found = acted(case.on, adapted, processor, batch)
+    found = acted(method, adapted, processor, batch)
     assert not torch.allclose(found, vanilla, atol=1e-3)
     assert torch.equal(first_logits(adapted, batch), vanilla)
-    if case.off is not None:
-        assert torch.equal(acted(case.off, adapted, processor, batch), vanilla)
+    off = turn_off(method)
+    assert off is not None and torch.equal(acted(off, adapted, processor, batch), vanilla)
 
 
 @methods
-def test_features_encoded_beforehand_change_nothing(own: Any, case: Case) -> None:
-    if not case.reads_features:
+def test_features_encoded_beforehand_change_nothing(own: Any, method: Method) -> None:
+    if method.needs_pixels:
         pytest.skip("this method needs the pixels")
     model, processor, batch = own
-    expected = acted(case.on, model, processor, batch)
+    expected = acted(method, model, processor, batch)
     images_given = {k: v for k, v in batch.items() if k in ("pixel_values", "image_grid_thw")}
     rest = {k: v for k, v in batch.items() if k != "pixel_values"}
     with torch.no_grad():
         encoded = model.base_model.get_image_features(**images_given, return_dict=True)
-    found = acted(case.on, model, processor, rest, mm_encoder_outputs={"image": encoded})
+    found = acted(method, model, processor, rest, mm_encoder_outputs={"image": encoded})
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""The package itself: cheap to import, and every public name leads somewhere."""
+"""The package itself: cheap to import, and every public name is there."""
 
 import subprocess
 import sys
@@ -14,15 +14,34 @@ def test_importing_the_package_imports_no_model_library() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_whoever_plans_and_runs_batches_waits_for_no_model_library_before_the_model() -> None:
+def test_importing_the_evaluation_imports_no_model_library() -> None:
     script = "import sys, airvlm.evaluation.ray_cluster; assert not {'torch', 'transformers'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_importing_the_checks_imports_no_model_library() -> None:
+    script = "import sys, airvlm.testing; assert not {'torch', 'transformers', 'numpy', 'pytest'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("name", airvlm.__all__)
-def test_every_public_name_leads_to_what_it_names(name: str) -> None:
-    assert getattr(airvlm, name).__name__ == name
+def test_every_public_name_is_what_it_names(name: str) -> None:
+    assert getattr(airvlm, name).__name__.split(".")[-1] == name
     assert name in dir(airvlm)
+
+
+def test_dir_shows_public_names_only() -> None:
+    assert set(dir(airvlm)) == {*airvlm.__all__, "__version__"}
+
+
+def test_what_users_and_authors_need_is_at_the_top() -> None:
+    names = """
+        VLM Answer Report Method option get_method list_methods AIR AIRMemory CropBlend MemVR VAF VCD Composed CutOff
+        EOSBias YesBias RandomCrops FarthestCrops NoisyCrops MeanToken OtherImage ShrunkCrops AttentionMethod
+        FeedForwardMethod LogitsMethod VisualTokenMethod Context ForwardPass Intervention ModelParts MethodNotApplied
+        MethodInactiveWarning ModelInUseError UnsupportedModel LoadError BadImage WrongImages testing tiny
+    """
+    assert not set(names.split()) - set(airvlm.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -20,8 +20,10 @@ from airvlm.methods import AIR, CropBlend
 from airvlm.methods.vcd import VCD
 from airvlm.runtime.locks import ModelInUseError
 from airvlm.runtime.session import MethodNotApplied
+from airvlm.testing import small_models
+from airvlm.testing.small_models import sample_image
 from airvlm.vlm import VLM
-from tests import tiny_models
+from tests.all_families import FAMILIES
 from tests.checkpoints import save_llava
 
 QUESTION = "is there a fork in the image ?"
@@ -39,7 +41,7 @@ def vlm(folder: Path) -> VLM:
 
 
 class Chatting:
-    """A tiny processor with a chat template, which its word tokenizer can read."""
+    """A small processor with a chat template, which its word tokenizer can read."""
 
     chat_template = "words, each after a space"
 
@@ -58,21 +60,17 @@ class Chatting:
         return " ".join([*words, "ASSISTANT:"])
 
 
-def tiny(family: str) -> VLM:
-    model, processor = tiny_models.shared(family)
+def build_vlm(family: str) -> VLM:
+    model, processor = small_models.shared_model(family)
     return VLM(model, Chatting(processor))
 
 
-def sample_image(seed: int) -> Image.Image:
-    return tiny_models.sample_image(seed)
-
-
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
-def test_ask_says_what_generate_says(family: str) -> None:
-    vlm = tiny(family)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ask_gives_what_generate_gives(family: str) -> None:
+    vlm = build_vlm(family)
     model, processor = vlm.model, vlm.processor
     answer = vlm.ask(sample_image(1), QUESTION, max_new_tokens=6)
-    assert answer.text == vlm.ask(sample_image(1), QUESTION, max_new_tokens=6).text  # with the features kept
+    assert answer.text == vlm.ask(sample_image(1), QUESTION, max_new_tokens=6).text  # with cached features
     inputs = processor(text=[answer.prompt], images=[[sample_image(1)]])
     ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     assert answer.text == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
@@ -80,14 +78,14 @@ def test_ask_says_what_generate_says(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "gemma3", "idefics3", "llava_next", "internvl"])
-def test_a_batch_equals_its_rows_asked_alone_and_keeps_their_order(family: str) -> None:
-    vlm = tiny(family)
+def test_a_batch_is_its_rows_asked_alone_in_their_order(family: str) -> None:
+    vlm = build_vlm(family)
     requests = [
         (sample_image(1), QUESTION),
         (None, "how many ?"),
         ([sample_image(2), sample_image(3)], "what is left and right ?"),
         (sample_image(1), "is there a dog with the cat on the table near the small red chair ?"),
-        (sample_image(4), "what colour ?"),
+        (sample_image(4), "what color ?"),
     ]
     alone = [vlm.ask(image, question, max_new_tokens=5).text for image, question in requests]
     together = vlm.batch(iter(requests), batch_size=2, max_new_tokens=5, progress=False)
@@ -115,7 +113,7 @@ def test_many_questions_about_one_image_encode_it_once(folder: Path) -> None:
     assert vlm.builder.cache.computed["features"] == 2
 
 
-def test_a_kept_image_does_not_hold_the_batch_it_came_in(folder: Path) -> None:
+def test_cached_features_do_not_keep_the_batch_they_came_in(folder: Path) -> None:
     vlm = VLM.load(folder)
     vlm.builder.build([vlm.builder.read(sample_image(i), "what ?") for i in range(4)])
     kept = [value for (kind, _), (value, _) in vlm.builder.cache._values.items() if kind == "features"]
@@ -123,7 +121,7 @@ def test_a_kept_image_does_not_hold_the_batch_it_came_in(folder: Path) -> None:
     assert all(one.untyped_storage().nbytes() == one.nbytes for one, _ in kept)
 
 
-def test_streamed_pieces_are_the_answer(vlm: VLM) -> None:
+def test_streamed_pieces_add_up_to_the_answer(vlm: VLM) -> None:
     pieces, stream = [], vlm.stream(sample_image(1), QUESTION, max_new_tokens=8)
     while True:
         try:
@@ -136,7 +134,7 @@ def test_streamed_pieces_are_the_answer(vlm: VLM) -> None:
     assert (answer.tokens, answer.finished) == (asked.tokens, asked.finished)
 
 
-def test_a_stream_left_early_ends_its_generation(vlm: VLM) -> None:
+def test_a_stream_that_is_closed_early_ends_its_generation(vlm: VLM) -> None:
     stream = vlm.stream(sample_image(1), QUESTION, max_new_tokens=400)
     next(stream)
     stream.close()
@@ -174,7 +172,7 @@ def test_threads_get_the_answers_that_they_would_get_alone(vlm: VLM) -> None:
     methods = [None, METHOD, CropBlend(), VCD(alpha=0.5)]
     jobs = [(seed, method) for seed in range(4) for method in methods]
     alone = [vlm.ask(sample_image(seed), QUESTION, method=method, max_new_tokens=6).text for seed, method in jobs]
-    vlm.builder.forget()
+    vlm.builder.cache.clear()
     with ThreadPoolExecutor(4) as pool:
 
         def answer(job: tuple[int, Any]) -> str:
@@ -204,16 +202,71 @@ def test_an_error_while_streaming_reaches_the_reader(vlm: VLM) -> None:
         list(vlm.stream(None, QUESTION, method=METHOD, max_new_tokens=2))
 
 
-def test_compare_answers_under_each_method(vlm: VLM) -> None:
-    answers = vlm.compare(sample_image(1), QUESTION, {"vanilla": None, "air": METHOD}, max_new_tokens=8)
-    assert list(answers) == ["vanilla", "air"]
-    assert answers["vanilla"].text == vlm.ask(sample_image(1), QUESTION, max_new_tokens=8).text
-    assert answers["vanilla"].report is None
-    report = answers["air"].report
+def test_compare_answers_under_each_method_by_its_name(vlm: VLM) -> None:
+    answers = vlm.compare(sample_image(1), QUESTION, {"plain": None, "mine": METHOD}, max_new_tokens=8)
+    assert list(answers) == ["plain", "mine"]
+    assert answers["plain"].text == vlm.ask(sample_image(1), QUESTION, max_new_tokens=8).text
+    assert answers["plain"].report is None
+    report = answers["mine"].report
     assert report is not None
     assert report.fired
     assert report.kept == 2
-    assert answers["air"].text != answers["vanilla"].text
+    assert answers["mine"].text != answers["plain"].text
+
+
+def test_compare_takes_a_list_and_names_answers_by_their_labels(vlm: VLM) -> None:
+    methods = [None, "crop-blend:weight=0.9", METHOD, "vaf+eos-bias:bias=2"]
+    answers = vlm.compare(sample_image(1), QUESTION, methods, max_new_tokens=6)
+    assert list(answers) == ["vanilla", "crop-blend:weight=0.9", METHOD.label, "vaf+eos-bias:bias=2"]
+    for (_, answer), method in zip(answers.items(), methods, strict=True):
+        assert answer.text == vlm.ask(sample_image(1), QUESTION, method=method, max_new_tokens=6).text
+    assert vlm.compare(sample_image(1), QUESTION, ["none", "vanilla"], max_new_tokens=1).keys() == {"vanilla"}
+
+
+SPELLED, OBJECT = "air:keep=2,num_crops=4,num_prototypes=4,strength=2.0,layers=(0,3)", METHOD
+
+
+def test_every_call_takes_a_spelling_in_place_of_an_object(vlm: VLM) -> None:
+    image, options = sample_image(1), {"max_new_tokens": 6}
+
+    def read(stream: Any) -> Any:
+        while True:
+            try:
+                next(stream)
+            except StopIteration as end:
+                return end.value
+
+    turns = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": QUESTION}]}]
+    calls = {
+        "ask": lambda method: vlm.ask(image, QUESTION, method=method, **options),
+        "describe": lambda method: vlm.describe(image, method=method, **options),
+        "chat": lambda method: vlm.chat(turns, method=method, **options),
+        "stream": lambda method: read(vlm.stream(image, QUESTION, method=method, **options)),
+        "batch": lambda method: next(vlm.batch([(image, QUESTION)], method=method, progress=False, **options)),
+        "compare": lambda method: vlm.compare(image, QUESTION, {"one": method}, **options)["one"],
+    }
+    for name, call in calls.items():
+        spelled, built = call(SPELLED), call(OBJECT)
+        assert spelled.report.method == built.report.method == OBJECT.to_json(), name
+        assert spelled.report.fired and spelled.text == built.text, name
+        assert call("vanilla").text == call(None).text and call("vanilla").report is None, name
+    likely = vlm.likelihood(image, QUESTION, ["yes", "no"], method=SPELLED)
+    assert likely == vlm.likelihood(image, QUESTION, ["yes", "no"], method=OBJECT)
+    assert likely != vlm.likelihood(image, QUESTION, ["yes", "no"], method="vanilla")
+
+
+def test_a_wrong_method_is_refused_before_anything_runs(vlm: VLM) -> None:
+    image = sample_image(1)
+    with pytest.raises(TypeError, match=r"CropBlend is a class; pass an object: CropBlend\(\)"):
+        vlm.ask(image, QUESTION, method=CropBlend)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="did you mean crop-blend"):
+        vlm.compare(image, QUESTION, [None, "crop-blnd"])
+    with pytest.raises(ValueError, match="unknown method"):
+        next(vlm.stream(image, QUESTION, method="magic"))
+    with pytest.raises(ValueError, match="unknown method"):
+        next(vlm.batch([(image, QUESTION)], method="magic", progress=False))
+    assert vlm.lock.waiting == 0
+    assert vlm.ask(image, QUESTION, max_new_tokens=1)
 
 
 def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
@@ -228,8 +281,8 @@ def test_in_a_batch_every_row_has_its_own_report(vlm: VLM) -> None:
     ]
 
 
-def test_a_method_that_reads_pixels_is_given_pixels(vlm: VLM) -> None:
-    vlm.ask(sample_image(1), QUESTION, max_new_tokens=2)  # its features are kept from here on
+def test_a_method_that_needs_pixels_is_given_pixels(vlm: VLM) -> None:
+    vlm.ask(sample_image(1), QUESTION, max_new_tokens=2)  # its features are cached from here on
     answer = vlm.ask(sample_image(1), QUESTION, method=VCD(alpha=0.5), max_new_tokens=4)
     assert answer.report is not None
     assert answer.report.fired
@@ -256,7 +309,7 @@ def test_web_addresses_are_refused_unless_allowed(vlm: VLM) -> None:
         vlm.ask("https://example.org/a.png", QUESTION)
 
 
-def test_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
+def test_the_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
     options = ["yes", "a red dog", "no"]
     scores = vlm.likelihood(sample_image(1), QUESTION, options)
     request = vlm.builder.read(sample_image(1), QUESTION)
@@ -274,18 +327,18 @@ def test_likelihood_is_the_mean_log_probability_of_the_option(vlm: VLM) -> None:
         assert score == pytest.approx(total / len(words), abs=1e-4)
 
 
-def test_likelihood_under_a_method_differs_from_vanilla(vlm: VLM) -> None:
+def test_the_likelihood_under_a_method_differs(vlm: VLM) -> None:
     options = ["yes", "no"]
     assert vlm.likelihood(sample_image(1), QUESTION, options, method=METHOD) != vlm.likelihood(
         sample_image(1), QUESTION, options
     )
 
 
-def test_describe_asks_the_sentence_of_the_evaluations(vlm: VLM) -> None:
+def test_describe_uses_the_prompt_of_the_evaluations(vlm: VLM) -> None:
     assert DESCRIBE in vlm.describe(sample_image(1), max_new_tokens=1).prompt
 
 
-def test_an_answer_says_whether_it_ended_by_itself(vlm: VLM) -> None:
+def test_an_answer_tells_whether_the_model_ended_it(vlm: VLM) -> None:
     cut = vlm.ask(sample_image(1), QUESTION, max_new_tokens=3)
     assert (cut.tokens, cut.finished) == (3, False)
     ended = vlm.ask(sample_image(1), QUESTION, max_new_tokens=3, forced_eos_token_id=[2])
@@ -298,7 +351,7 @@ def test_an_empty_question_is_refused(vlm: VLM, question: str) -> None:
         vlm.ask(sample_image(1), question)
 
 
-def test_a_question_cannot_smuggle_in_an_image(vlm: VLM) -> None:
+def test_a_question_cannot_contain_an_image_placeholder(vlm: VLM) -> None:
     with pytest.raises(ValueError, match="placeholder"):
         vlm.ask(sample_image(1), "what is <image> ?")
 
@@ -312,7 +365,7 @@ def test_several_sequences_are_refused(vlm: VLM) -> None:
 
 
 def test_chat_writes_every_turn_in_the_models_own_form() -> None:
-    vlm = tiny("llava")
+    vlm = build_vlm("llava")
     messages = [
         {
             "role": "user",
@@ -346,7 +399,7 @@ def test_chat_writes_every_turn_in_the_models_own_form() -> None:
         ([{"role": "user", "content": 7}], "turn 0"),
         ([{"role": "user", "content": ["what"]}], "turn 0"),
         ([{"role": "user", "content": [{"type": "image"}]}], "holds no image"),
-        ([{"role": "assistant", "content": "a dog"}], "end with the user"),
+        ([{"role": "assistant", "content": "a dog"}], "end with a turn of the user"),
     ],
 )
 def test_a_conversation_that_cannot_be_read_is_refused(vlm: VLM, messages: Any, message: str) -> None:
@@ -388,7 +441,7 @@ def test_a_seed_makes_sampling_repeatable_and_leaves_the_generator_alone(vlm: VL
     assert draw(temperature=0) == draw() == draw(seed=3)
 
 
-def test_a_bad_image_of_a_batch_is_named_or_kept(vlm: VLM) -> None:
+def test_a_request_that_cannot_be_read_raises_or_is_kept(vlm: VLM) -> None:
     rows = [
         (sample_image(1), "what ?"),
         (b"no image", "what ?"),
@@ -407,7 +460,7 @@ def test_a_bad_image_of_a_batch_is_named_or_kept(vlm: VLM) -> None:
         list(vlm.batch(rows, errors="ignore"))  # type: ignore[arg-type]
 
 
-def test_reports_of_ask_and_of_batch_say_where_the_time_went(folder: Path) -> None:
+def test_reports_of_ask_and_batch_tell_where_the_time_went(folder: Path) -> None:
     vlm = VLM.load(folder)
     alone = vlm.ask(sample_image(1), QUESTION, method=METHOD, max_new_tokens=2).report
     rows = list(

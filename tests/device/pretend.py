@@ -4,7 +4,6 @@ It keeps two rules of a real one. An operation between it and a tensor of anothe
 tensors and CPU indices excepted, as on CUDA), and whatever a real one would wait for (item, tolist, nonzero, a copy to
 the CPU, boolean indexing) is a read-back, counted with the line that caused it. A copy into pinned memory that asks
 for no waiting is none, and its numbers arrive LAG operations later. There are two of them, `pretend:0` and `pretend:1`.
-Knows nothing of airvlm beyond where its files lie.
 """
 
 import sys

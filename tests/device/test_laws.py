@@ -1,8 +1,8 @@
-"""Laws of the device: every method answers there as on the CPU, and seldom waits for it.
+"""Laws of the device: every method answers there as on the CPU, and rarely waits for it.
 
-A decode step adds no read-back to the model's own; a prefill at most eight for AIR, of which three are the
-transport's, and four for the others; a report is read in one go. A law that breaks names the lines. Runs on a pretend
-accelerator (pretend.py), which also splits a model over two.
+A decode step adds no read-back to the model's own; a prefill adds at most eight for methods that use crops, three of
+them for the transport, and four for others; a report is read back at once. A law that breaks names the lines. Runs on
+a pretend accelerator (pretend.py), which also splits a model over two devices.
 """
 
 from collections import Counter
@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 from airvlm import CropBlend
-from airvlm.methods.air import transport
 from airvlm.methods.base import Method
+from airvlm.methods.evidence import transport
+from airvlm.methods.evidence.base import CropMethod
 from airvlm.methods.evidence.transport import sinkhorn
 from airvlm.models.parts import ModelParts
 from airvlm.runtime import intervention
-from tests import tiny_models
-from tests.default_methods import METHODS, Case
+from airvlm.testing import small_models
+from tests.all_families import FAMILIES
+from tests.default_methods import METHODS
 from tests.device.pretend import FIRST, LAG, Log, accelerator, moved, on, split
 
-methods = pytest.mark.parametrize("case", METHODS, ids=lambda case: case.name)
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 # For the families: the transport of their random tokens at a smaller eps takes a thousand updates, which show nothing
 # of a family; that they are equal on the device is shown by the methods and by the transport alone.
 SMOOTH = CropBlend(num_crops=3, weight=0.5, eps=0.3)
@@ -38,21 +40,21 @@ def log() -> Iterator[Log]:
 
 @cache
 def on_cpu(family: str, method: Method | None, rows: int, options: tuple[tuple[str, Any], ...]) -> Tensor:
-    return generated(*tiny_models.shared(family), method, rows, dict(options))[0]
+    return generate(*small_models.shared_model(family), method, rows, dict(options))[0]
 
 
 @cache
 def there(family: str) -> tuple[Any, Any]:
-    model, processor = tiny_models.shared(family)
+    model, processor = small_models.shared_model(family)
     return moved(model), processor
 
 
-def generated(
+def generate(
     model: Any, processor: Any, method: Method | None, rows: int, options: dict[str, Any]
 ) -> tuple[Tensor, Any]:
     """Tokens generated for the first rows of the usual batch, and the run."""
-    chosen = tiny_models.rows()[:rows]
-    batch = tiny_models.inputs(processor, chosen)
+    chosen = small_models.sample_rows()[:rows]
+    batch = small_models.build_inputs(processor, chosen)
     batch = on(batch) if model.device.type == "pretend" else batch
     options = {"do_sample": False, "max_new_tokens": 3, "min_new_tokens": 3, **options}
     if method is None:
@@ -61,7 +63,7 @@ def generated(
         return model.generate(**batch, **options), run
 
 
-def same(device: Tensor, cpu: Tensor) -> bool:
+def is_same(device: Tensor, cpu: Tensor) -> bool:
     return torch.equal(device.held, cpu)  # type: ignore[attr-defined]
 
 
@@ -69,66 +71,65 @@ def same(device: Tensor, cpu: Tensor) -> bool:
 @pytest.mark.parametrize(
     ("rows", "options"), [(1, {}), (4, {}), (4, {"num_beams": 2})], ids=["greedy", "batch", "beams"]
 )
-def test_every_method_answers_as_on_the_cpu(case: Case, rows: int, options: Any, log: Log) -> None:
-    found, _ = generated(*there("llava"), case.on, rows, options)
-    assert same(found, on_cpu("llava", case.on, rows, tuple(options.items())))
+def test_every_method_answers_as_on_the_cpu(method: Method, rows: int, options: Any, log: Log) -> None:
+    found, _ = generate(*there("llava"), method, rows, options)
+    assert is_same(found, on_cpu("llava", method, rows, tuple(options.items())))
 
 
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_answers_as_on_the_cpu(family: str, log: Log) -> None:
-    found, _ = generated(*there(family), SMOOTH, 4, {})
-    assert same(found, on_cpu(family, SMOOTH, 4, ()))
+    found, _ = generate(*there(family), SMOOTH, 4, {})
+    assert is_same(found, on_cpu(family, SMOOTH, 4, ()))
 
 
 @methods
-def test_evidence_follows_the_layers_of_a_model_over_two_devices(case: Case, log: Log) -> None:
-    model, processor = tiny_models.shared("llava")
+def test_a_model_over_two_devices_answers_as_on_the_cpu(method: Method, log: Log) -> None:
+    model, processor = small_models.shared_model("llava")
     parts = ModelParts.of(model)
     halves = split(model, parts.layers, [parts.decoder.norm, model.lm_head])
-    found, _ = generated(halves, processor, case.on, 4, {})
-    assert same(found, on_cpu("llava", case.on, 4, ()))
+    found, _ = generate(halves, processor, method, 4, {})
+    assert is_same(found, on_cpu("llava", method, 4, ()))
 
 
 def lines(log: Log) -> Counter[str]:
     """Read-backs by kind and line. Those of VCD's second stream in the model's own code are the model's."""
-    told = [str(read_back).split(" < airvlm/hooks/generation.py")[0] for read_back in log.read_backs]
-    return Counter(line for line in told if " < airvlm/hooks/second_stream.py" not in line)
+    told = [str(read_back).split(" < airvlm/runtime/contexts.py")[0] for read_back in log.read_backs]
+    return Counter(line for line in told if " < airvlm/runtime/streams.py" not in line)
 
 
-def spent(model: Any, processor: Any, method: Method | None, rows: int, tokens: int, log: Log) -> Counter[str]:
+def count(model: Any, processor: Any, method: Method | None, rows: int, tokens: int, log: Log) -> Counter[str]:
     """Read-backs of one generation and its report, by kind and line."""
     log.clear()
-    generated(model, processor, method, rows, {"max_new_tokens": tokens, "min_new_tokens": tokens})
+    generate(model, processor, method, rows, {"max_new_tokens": tokens, "min_new_tokens": tokens})
     return lines(log)
 
 
 @methods
-def test_a_decode_step_adds_no_read_back(case: Case, log: Log) -> None:
+def test_a_decode_step_adds_no_read_back(method: Method, log: Log) -> None:
     model, processor = there("llava")
-    generated(model, processor, case.on, 4, {})  # what is kept per image is kept
+    generate(model, processor, method, 4, {})  # what is cached per image is cached
     steps = {
-        method: spent(model, processor, method, 4, 4, log) - spent(model, processor, method, 4, 2, log)
-        for method in (None, case.on)
+        one: count(model, processor, one, 4, 4, log) - count(model, processor, one, 4, 2, log) for one in (None, method)
     }
-    assert not steps[case.on] - steps[None]
+    assert not steps[method] - steps[None]
 
 
 @methods
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_prefill_adds_few_read_backs(case: Case, rows: int, log: Log) -> None:
-    model, processor = tiny_models.shared("llava")
+def test_a_prefill_adds_few_read_backs(method: Method, rows: int, log: Log) -> None:
+    model, processor = small_models.shared_model("llava")
     fresh = moved(model)  # no image was ever seen with it
-    added = spent(fresh, processor, case.on, rows, 1, log) - spent(fresh, processor, None, rows, 1, log)
-    assert added.total() <= (8 if isinstance(case.on, AIR) else 4), dict(added)
+    added = count(fresh, processor, method, rows, 1, log) - count(fresh, processor, None, rows, 1, log)
+    assert added.total() <= (8 if isinstance(method, CropMethod) else 4), dict(added)
     assert sum(n for line, n in added.items() if "transport.py" in line) <= 3, dict(added)
 
 
 @methods
-def test_a_report_is_read_in_one_go(case: Case, log: Log) -> None:
+def test_a_report_is_read_back_at_once(method: Method, log: Log) -> None:
     model, processor = there("llava")
-    rows = tiny_models.rows()
-    batch = on(tiny_models.inputs(processor, rows))
-    with case.on(model, processor, images=[list(images) for _, images in rows]) as run:
+    rows = small_models.sample_rows()
+    batch = on(small_models.build_inputs(processor, rows))
+    with method(model, processor, images=[list(images) for _, images in rows]) as run:
         model.generate(**batch, do_sample=False, max_new_tokens=2)
         log.clear()
     assert run.report.rows
@@ -145,7 +146,7 @@ def costs() -> Tensor:
 
 @pytest.mark.parametrize("pins", [True, False], ids=["pinned", "unpinned"])
 @pytest.mark.parametrize("eps", EPS)
-def test_transport_reads_back_at_most_thrice_whatever_the_updates(eps: float, pins: bool) -> None:
+def test_transport_reads_back_at_most_three_times(eps: float, pins: bool) -> None:
     C = costs()
     alone = sinkhorn(C, eps)
     with accelerator(pins) as log:
@@ -186,19 +187,19 @@ def test_a_problem_on_a_device_is_solved_as_if_it_were_alone(eps: float, roundin
 
 @methods
 def test_half_precision_is_not_widened_for_the_whole_sequence(
-    case: Case, log: Log, monkeypatch: pytest.MonkeyPatch
+    method: Method, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intervention, "BLOCK", 4)  # the sequences of the tests are shorter than a block
-    model, processor = tiny_models.build("llava", dtype=torch.bfloat16)
-    rows = tiny_models.rows()
-    batch = tiny_models.inputs(processor, rows)
+    monkeypatch.setattr(intervention, "CHUNK", 4)  # the sequences of the tests are shorter than a chunk
+    model, processor = small_models.build("llava", dtype=torch.bfloat16)
+    rows = small_models.sample_rows()
+    batch = small_models.build_inputs(processor, rows)
     there = moved(model)
 
-    def widened(method: Method | None, generates: bool) -> Counter[str]:
+    def widen(method: Method | None, generates: bool) -> Counter[str]:
         log.clear()
-        log.watch = batch["input_ids"].numel() * tiny_models.WIDTH
+        log.watch = batch["input_ids"].numel() * small_models.WIDTH
         if generates:
-            _, run = generated(there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1})
+            _, run = generate(there, processor, method, len(rows), {"max_new_tokens": 1, "min_new_tokens": 1})
             assert method is None or run.report.fired
         elif method is None:
             there(**on(batch))
@@ -207,8 +208,8 @@ def test_half_precision_is_not_widened_for_the_whole_sequence(
                 there(**on(batch))
         wide = [(n, line) for dtype, n, line in log.allocated if dtype == torch.float32]
         ours = [(n, line) for n, line in wide if " < " not in line and "airvlm/" in line]
-        # the noised pixels have the type of the given ones, and are no part of the sequence
+        # noisy pixels have the type of the given ones, and are not part of the sequence
         return Counter(f"{n} in {line}" for n, line in ours if "methods/noise.py" not in line)
 
     for generates in (True, False):
-        assert not widened(case.on, generates) - widened(None, generates)
+        assert not widen(method, generates) - widen(None, generates)

@@ -1,4 +1,4 @@
-"""Laws of the pretend accelerator itself: it forgives nothing that CUDA would not."""
+"""The pretend accelerator itself: it allows nothing that CUDA would not."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from tests.device.pretend import FIRST, LAG, SECOND, Pretend, accelerator
 
 
-def test_its_tensors_say_where_they_are_and_compute_like_the_cpus() -> None:
+def test_its_tensors_tell_their_device_and_compute_as_on_the_cpu() -> None:
     with accelerator():
         x = torch.arange(6.0, device=FIRST).view(2, 3)
         y = (x @ x.mT).softmax(-1)
@@ -15,7 +15,7 @@ def test_its_tensors_say_where_they_are_and_compute_like_the_cpus() -> None:
         assert x.held[1, 1] == 5 and torch.tensor([1, 2], device=SECOND).device == torch.device(SECOND)
 
 
-def test_devices_do_not_meet_but_for_cpu_scalars_and_cpu_indices() -> None:
+def test_tensors_of_different_devices_are_refused_except_cpu_scalars_and_indices() -> None:
     with accelerator():
         x = torch.ones(3, device=FIRST)
         for other in (torch.ones(3), torch.ones(3, device=SECOND), torch.ones((), device=SECOND)):
@@ -69,6 +69,6 @@ def test_a_copy_into_pinned_memory_arrives_late_and_is_not_waited_for() -> None:
         assert len(log.read_backs) == 2
 
 
-def test_a_device_may_pin_nothing() -> None:
+def test_a_device_may_pin_no_memory() -> None:
     with accelerator(pins=False), pytest.raises(RuntimeError, match="pins no memory"):
         torch.zeros(2, pin_memory=True)

@@ -252,4 +252,11 @@ def build(family: str, *, dtype: torch.dtype = torch.float32, **text: Any) -> tu
     return model, SmallProcessor(family, model)
 
 
-shared_model = cache(build)  # one model per process, for tests that leave it as they found it
+def shared_model(family: str, dtype: torch.dtype = torch.float32) -> tuple[Any, SmallProcessor]:
+    """The only model of this family and dtype in the process, for tests that leave it as they found it."""
+    return _build_once(family, dtype)
+
+
+@cache
+def _build_once(family: str, dtype: torch.dtype) -> tuple[Any, SmallProcessor]:
+    return build(family, dtype=dtype)

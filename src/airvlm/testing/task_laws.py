@@ -115,7 +115,7 @@ def check_resampling(subject: TaskWithItems) -> None:
     """Drawing each item once gives each metric itself, so that intervals can be computed."""
     scores = subject.score(subject.mixed_answers())
     for name, value in scores.metrics.items():
-        (drawn,) = scores.resampled(name, np.ones((1, len(subject.items))))
+        (drawn,) = scores.resample(name, np.ones((1, len(subject.items))))
         np.testing.assert_allclose(drawn, value, err_msg=name)
 
 
