@@ -1,4 +1,4 @@
-"""BLEU equals the COCO caption evaluation's."""
+"""BLEU equals that of the COCO caption evaluation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from airvlm.tasks.answers import score_file
 from airvlm.tasks.base import TaskDataMissing
 from airvlm.tasks.bleu import Bleu
-from airvlm.tasks.words.ptb import ptb_tokens
+from airvlm.tasks.words.ptb import tokenize_ptb
 from tests.golden import golden
 
 PARTS = ["full", "first_sentence"]
@@ -20,18 +21,18 @@ def _inputs(part: str) -> Path:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_tokens_are_those_of_the_official_tokeniser(part: str) -> None:
+def test_tokens_are_those_of_the_official_tokenizer(part: str) -> None:
     content = json.loads(_inputs(part).read_text())
     for image, texts in content["refs"].items():
         raw = [*texts, content["hyp"][image]]
         official = [*content["ptb_refs"][image], *content["ptb_hyp"][image]]
-        assert [" ".join(ptb_tokens(text)) for text in raw] == official
+        assert [" ".join(tokenize_ptb(text)) for text in raw] == official
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_scores_are_the_official_ones(part: str) -> None:
     official = json.loads(golden("bleu", "bleu_scores.json").read_text())[f"llava-1.5_greedy/{part}"]
-    scores = Bleu().rescore(_inputs(part))
+    scores = score_file(Bleu(), _inputs(part))
     metrics = scores.metrics
     assert [metrics[f"BLEU-{n}"] / 100 for n in range(1, 5)] == pytest.approx(official["corpus_bleu1..4"], rel=1e-9)
     means = [metrics[f"BLEU-{n}-image"] / 100 for n in range(1, 5)]
@@ -42,25 +43,25 @@ def test_scores_are_the_official_ones(part: str) -> None:
         assert own == pytest.approx(official["per_image"][image], rel=1e-6)
 
 
-def test_references_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
+def test_references_may_come_from_another_file(tmp_path: Path) -> None:
     captions, references = tmp_path / "captions.jsonl", tmp_path / "references.json"
     captions.write_text('{"image_id": 7, "caption": "A dog on a bench."}\n')
     with pytest.raises(ValueError, match="no reference captions"):
-        Bleu().rescore(captions)
+        score_file(Bleu(), captions)
     references.write_text(json.dumps({"annotations": [{"image_id": 7, "caption": "a dog on a bench"}]}))
-    assert Bleu().rescore(captions, references).metrics["BLEU-4"] == pytest.approx(100)
+    assert score_file(Bleu(), captions, references).metrics["BLEU-4"] == pytest.approx(100)
 
 
-def test_an_empty_description_scores_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+def test_an_empty_description_scores_zero(tmp_path: Path) -> None:
     file = tmp_path / "one.json"
     file.write_text(json.dumps({"hyp": {"1": "", "2": "a cat"}, "refs": {"1": ["a dog"], "2": ["a cat"]}}))
-    scores = Bleu().rescore(file)
-    assert scores.details[0]["BLEU-1"] == pytest.approx(0, abs=1e-6) and scores.covered.unreadable == 1
+    scores = score_file(Bleu(), file)
+    assert scores.details[0]["BLEU-1"] == pytest.approx(0, abs=1e-6) and scores.coverage.unreadable == 1
     file.write_text(json.dumps({"hyp": {"1": ""}, "refs": {"1": ["a dog"]}}))
     with pytest.raises(ValueError, match="all 1 descriptions are empty"):
-        Bleu().rescore(file)
+        score_file(Bleu(), file)
 
 
-def test_it_cannot_be_run_on_a_model_and_says_what_can() -> None:
+def test_bleu_alone_cannot_be_evaluated_and_the_error_says_what_can() -> None:
     with pytest.raises(TaskDataMissing, match="evaluate chair"):
         Bleu().items()

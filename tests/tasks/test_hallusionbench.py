@@ -1,13 +1,15 @@
-"""HallusionBench: the official aggregation to its last printed digit, and both ways of grading."""
+"""HallusionBench: the official aggregation to the last printed digit, and both ways of grading."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from airvlm.tasks import TaskDataMissing, load_task
+from airvlm.tasks.answers import score_file
 from airvlm.tasks.hallusionbench import HallusionBench
 from airvlm.tasks.judges.judge import Judge, NoJudge
 from tests.fake_judge import FakeJudge
@@ -20,8 +22,8 @@ def printed(path: Path) -> list[float]:
     return [float(cell) for row in rows for cell in row.split("|")[2:-1]]
 
 
-def test_given_verdicts_aggregate_as_the_official_script_prints() -> None:
-    ours = load_task("hallusionbench").rescore(golden("hallusionbench", "judged_seed0.json")).metrics
+def test_official_verdicts_aggregate_as_the_official_script_prints() -> None:
+    ours = score_file(load_task("hallusionbench"), golden("hallusionbench", "judged_seed0.json")).metrics
     names = ("qAcc", "fAcc", "easy", "hard", "aAcc")
     rest = ("fAcc", "figure_inconsistent", "figure_wrong", "LH", "VI", "Mixed")
     official = printed(golden("hallusionbench", "judged_seed0.expected.txt"))
@@ -69,7 +71,7 @@ def test_questions_without_an_image_are_asked_without_one(tmp_path: Path) -> Non
     assert len(HallusionBench(tmp_path, images_only=True).items()) == 2
 
 
-def test_not_knowing_is_right_only_without_an_image(tmp_path: Path) -> None:
+def test_an_unclear_answer_is_right_only_without_an_image(tmp_path: Path) -> None:
     task = HallusionBench(data(tmp_path), grading="string")
     scores = task.score(task.items(), ["It is hard to tell.", "Hard to tell.", "No."])
     assert scores.metrics["aAcc"] == pytest.approx(200 / 3)
@@ -77,8 +79,7 @@ def test_not_knowing_is_right_only_without_an_image(tmp_path: Path) -> None:
     assert (scores.metrics["easy"], scores.metrics["hard"], scores.metrics["qAcc"]) == (0.0, 100.0, 0.0)
 
 
-def test_a_judge_grades_and_what_it_does_not_say_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+def test_an_unreadable_verdict_is_missing(tmp_path: Path) -> None:
     said = {"alpha": "Correct.", "beta": "incorrect", "gamma": "hm"}
     with FakeJudge(lambda prompt, n: next(v for k, v in said.items() if k in prompt)) as fake:
         task = HallusionBench(data(tmp_path), judge=Judge(fake.url, "m", pause=0.01))
@@ -89,8 +90,7 @@ def test_a_judge_grades_and_what_it_does_not_say_is_missing(tmp_path: Path, monk
     assert task.settings()["judge_model"] == "m"
 
 
-def test_the_official_prompt_is_used_if_the_user_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+def test_the_official_prompt_is_used_if_the_user_has_it(tmp_path: Path) -> None:
     ours = HallusionBench(data(tmp_path)).settings()["judge_prompt"]
     (tmp_path / "judge_prompt.txt").write_text("Official: {question} {reference} {prediction}")
     with FakeJudge("correct") as fake:
@@ -100,19 +100,45 @@ def test_the_official_prompt_is_used_if_the_user_has_it(tmp_path: Path, monkeypa
     assert task.settings()["judge_prompt"] != ours
 
 
-def test_without_a_judge_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AIRVLM_JUDGE_URL", raising=False)
+def test_without_a_judge_the_error_says_so(tmp_path: Path) -> None:
     task = HallusionBench(data(tmp_path))
     with pytest.raises(NoJudge, match="AIRVLM_JUDGE_URL"):
         task.score(task.items(), ["yes", "yes", "no"])
 
 
-def test_other_peoples_predictions_are_graded_by_words(tmp_path: Path) -> None:
+def test_predictions_of_others_are_graded_by_words(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps([r | {"model_prediction": "Yes."} for r in RECORDS]))
-    assert load_task("hallusionbench", variant="string").rescore(path).metrics["aAcc"] == pytest.approx(200 / 3)
+    assert score_file(load_task("hallusionbench", variant="string"), path).metrics["aAcc"] == pytest.approx(200 / 3)
 
 
-def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
+def test_missing_data_are_named_with_their_source(tmp_path: Path) -> None:
     with pytest.raises(TaskDataMissing, match=r"HallusionBench\.json.*tianyi-lab"):
         HallusionBench(tmp_path).items()
+
+
+def test_verdicts_that_lack_a_question_of_the_data_are_incomplete(tmp_path: Path) -> None:
+    path = tmp_path / "judged.json"
+    path.write_text(json.dumps([r | {"gpt4v_output_gpt_check": "1"} for r in RECORDS[:2]]))
+    scores = score_file(load_task("hallusionbench"), path, data(tmp_path))
+    assert (scores.coverage.expected, scores.coverage.missing, scores.n) == (3, 1, 2)
+    assert scores.metrics["aAcc"] == 100.0 and scores.metrics["easy"] == 100.0
+    assert np.isnan(scores.metrics["hard"])  # the only altered figure has no verdict
+    alone = score_file(load_task("hallusionbench"), path)
+    assert alone.coverage.complete and "missing answers are not counted" in alone.notes[0]
+
+
+def test_a_verdict_on_an_unknown_question_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "judged.json"
+    other = RECORDS[0] | {"set_id": "9"}
+    path.write_text(json.dumps([r | {"gpt4v_output_gpt_check": "1"} for r in (*RECORDS, other)]))
+    with pytest.raises(ValueError, match="an id that no item has"):
+        score_file(load_task("hallusionbench"), path, data(tmp_path))
+    assert score_file(load_task("hallusionbench"), path, tmp_path, lenient=True).coverage.unknown == 1
+
+
+def test_answers_in_the_documented_format_are_graded(tmp_path: Path) -> None:
+    task = HallusionBench(data(tmp_path), grading="string")
+    lines = [json.dumps({"id": item.id, "text": "Yes"}) for item in task.items()]
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines))
+    assert score_file(task, tmp_path / "answers.jsonl").metrics["aAcc"] == pytest.approx(200 / 3)

@@ -1,4 +1,4 @@
-"""MME: equal to the official script to the last digit, on real answers; and the laws of its pairs."""
+"""MME: official figures to the last digit on real answers, and the rules for pairs of questions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from airvlm.tasks import Item, TaskDataMissing, load_task
+from airvlm.tasks.answers import score_file
 from airvlm.tasks.mme import COGNITION, HALLUCINATION, MME, PERCEPTION
 from tests.golden import golden
 
@@ -28,14 +29,14 @@ def printed(path: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize("model", ["LaVIN", "llava-v1.5-7b"])
 def test_real_answers_score_as_the_official_script_prints(model: str) -> None:
-    ours = load_task("mme").rescore(golden("mme", model)).metrics
+    ours = score_file(load_task("mme"), golden("mme", model)).metrics
     official = printed(golden("mme", f"{model}.expected.txt"))
     assert len(official) == 16
     assert {name: ours[name] for name in official} == official
 
 
 def test_the_hallucination_subset_is_its_four_subtasks() -> None:
-    ours = load_task("mme").rescore(golden("mme", "llava-v1.5-7b")).metrics
+    ours = score_file(load_task("mme"), golden("mme", "llava-v1.5-7b")).metrics
     assert ours["hallucination"] == pytest.approx(190 + 155 + 128 + 1 / 3 + 170)
     assert (len(PERCEPTION), len(COGNITION), len(HALLUCINATION)) == (10, 4, 4)
 
@@ -55,7 +56,7 @@ def test_the_hallucination_subset_is_its_four_subtasks() -> None:
         ("There is no dog.", None, None),
     ],
 )
-def test_parsers_read_as_their_originals(text: str, official: str | None, lmms: str | None) -> None:
+def test_parsers_equal_their_originals(text: str, official: str | None, lmms: str | None) -> None:
     item = Item("1", None, "?")
     assert MME().parse(item, text) == official
     assert MME(parser="lmms").parse(item, text) == lmms
@@ -84,7 +85,7 @@ def test_a_missing_answer_takes_its_image_out_of_acc_plus() -> None:
     assert scores.metrics["accuracy"] == 100.0
 
 
-def test_totals_over_subtasks_that_were_not_asked_are_not_claimed() -> None:
+def test_totals_over_missing_subtasks_are_not_reported() -> None:
     scores = MME().score(pair("count", "a"), ["yes", "no"])
     assert "perception" not in scores.metrics
     assert "existence" in scores.notes[0]
@@ -94,7 +95,7 @@ def test_resampled_images_give_the_score_of_those_images() -> None:
     items, answers = pair("count", "a") + pair("count", "b"), ["yes", "no", "no", "no"]
     scores = MME().score(items, answers)
     only_a_twice = np.array([[2, 2, 0, 0]])
-    assert scores.resampled("count", only_a_twice)[0] == MME().score(items[:2], answers[:2]).metrics["count"]
+    assert scores.resample("count", only_a_twice)[0] == MME().score(items[:2], answers[:2]).metrics["count"]
 
 
 def release(folder: Path) -> Path:
@@ -122,9 +123,13 @@ def test_items_come_from_both_layouts_of_the_release(tmp_path: Path, monkeypatch
         "Is there a cat?\nAnswer the question using a single word or phrase."
     )
     assert len(MME(tmp_path).items(limit=3)) == 3
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text('{"id": "existence/1/0", "text": "Yes"}\n{"id": "existence/1/1", "text": "No"}')
+    scores = score_file(MME(tmp_path), answers)  # the documented format
+    assert (scores.metrics["existence"], scores.coverage.missing) == (200.0, 2)
 
 
-def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
+def test_missing_data_are_named_with_their_source(tmp_path: Path) -> None:
     with pytest.raises(TaskDataMissing, match="existence"):
         MME(tmp_path).items()
     with pytest.raises(TaskDataMissing, match="--data"):
@@ -134,4 +139,16 @@ def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
 def test_a_results_file_in_another_format_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "count.txt").write_text("1.png\tIs it?\tYes\tYes\n1.png\tIs it?\tYes\n")
     with pytest.raises(ValueError, match=r"count\.txt, line 2"):
-        MME().rescore(tmp_path)
+        score_file(MME(), tmp_path)
+
+
+def test_a_duplicate_question_is_an_error_unless_lenient(tmp_path: Path) -> None:
+    (tmp_path / "count.txt").write_text("1.png\tIs it?\tYes\tYes\n" * 2)
+    with pytest.raises(ValueError, match=r"count\.txt, line 2: duplicate question"):
+        score_file(MME(), tmp_path)
+    scores = score_file(MME(), tmp_path, lenient=True)
+    assert scores.coverage.duplicate == 1 and "count has 2 questions here, 60 in MME" in scores.notes
+
+
+def test_the_answer_is_read_from_the_first_four_characters_even_over_several_lines() -> None:
+    assert MME().parse(Item("1", None, "?"), "No\nThere is none.") == "no"

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from airvlm.tasks import TaskDataMissing, load_task
+from airvlm.tasks.answers import score_file
 from airvlm.tasks.vstar import VStar
 
 
@@ -31,7 +32,7 @@ def folder_of(folder: Path, each: int = 2) -> Path:
     return folder
 
 
-def test_the_likeliest_option_is_the_answer(tmp_path: Path) -> None:
+def test_the_most_likely_option_is_the_answer(tmp_path: Path) -> None:
     task = VStar(folder_of(tmp_path))
     assert task.protocol == "likelihood"
     items = task.items()
@@ -41,14 +42,14 @@ def test_the_likeliest_option_is_the_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["red", "[]", "[-1]", '["x", 1, 2, 3]', "[NaN, -1, -2, -3]", "null"])
-def test_what_are_no_likelihoods_of_all_options_is_unparsed(tmp_path: Path, answer: str) -> None:
+def test_an_answer_without_a_likelihood_per_option_is_unparsed(tmp_path: Path, answer: str) -> None:
     task = VStar(folder_of(tmp_path))
     scores = task.score(task.items(1), [answer])
     assert (scores.unparsed, scores.metrics["accuracy"]) == (1, 0.0)
 
 
-def test_letters_are_shuffled_by_item_and_the_same_each_time(tmp_path: Path) -> None:
-    task = VStar(folder_of(tmp_path, each=40)).variant("letter")
+def test_options_are_shuffled_per_item_and_reproducibly(tmp_path: Path) -> None:
+    task = VStar(folder_of(tmp_path, each=40)).with_variant("letter")
     items = task.items()
     assert task.protocol == "text"
     assert items == task.items()
@@ -56,7 +57,7 @@ def test_letters_are_shuffled_by_item_and_the_same_each_time(tmp_path: Path) -> 
     assert len(Counter(item.truth for item in items if item.meta["part"] == "attribute")) == 4
 
 
-def test_a_letter_a_label_or_a_text_names_the_option(tmp_path: Path) -> None:
+def test_an_option_is_named_by_its_letter_or_its_text(tmp_path: Path) -> None:
     task = VStar(folder_of(tmp_path), ask="letter")
     item = task.items(1)[0]
     letter = "ABCD"[item.truth]
@@ -70,7 +71,7 @@ def test_answers_are_scored_against_the_official_folder(tmp_path: Path) -> None:
     task = VStar(folder_of(tmp_path), ask="letter")
     path = tmp_path / "answers.jsonl"
     path.write_text("\n".join(json.dumps({"id": i.id, "text": "ABCD"[i.truth]}) for i in task.items()))
-    assert load_task("vstar", variant="letter").rescore(path, tmp_path).metrics["accuracy"] == 100.0
+    assert score_file(load_task("vstar", variant="letter"), path, tmp_path).metrics["accuracy"] == 100.0
 
 
 def test_records_with_their_own_options_need_no_data(tmp_path: Path) -> None:
@@ -80,9 +81,9 @@ def test_records_with_their_own_options_need_no_data(tmp_path: Path) -> None:
         {"category": "relative_position", "options": ["a", "b"], "label": "A", "text": "(B)"},
     ]
     path.write_text("\n".join(map(json.dumps, records)))
-    assert load_task("vstar").rescore(path).metrics == {"accuracy": 50.0, "attribute": 100.0, "spatial": 0.0}
+    assert score_file(load_task("vstar"), path).metrics == {"accuracy": 50.0, "attribute": 100.0, "spatial": 0.0}
 
 
-def test_missing_data_says_what_to_get(tmp_path: Path) -> None:
+def test_missing_data_are_named_with_their_source(tmp_path: Path) -> None:
     with pytest.raises(TaskDataMissing, match=r"direct_attributes.*huggingface"):
         VStar(tmp_path).items()

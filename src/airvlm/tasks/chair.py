@@ -1,37 +1,51 @@
 """CHAIR: how many of the objects that a description names are not in the image (Rohrbach et al., 2018).
 
-Knows nothing about models. CHAIR_S is the share of descriptions with an object that is not there, CHAIR_I the share
-of such mentions among all, recall the share of the image's objects that are named, length the mean number of
-tokens. What published figures leave unsaid is a field here, and part of every record: which base forms were used,
-whether a last unfinished sentence counts, and which images.
+CHAIR_S is the share of descriptions with an object that is not there, CHAIR_I the share of such mentions among all
+mentions, recall the share of the image's objects that are named, length the mean number of tokens. Choices that
+published figures often leave unsaid are fields here and part of every record: how words are brought to their base form,
+whether an unfinished last sentence counts, and which images are described.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airvlm.tasks.base import DESCRIBE, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
-from airvlm.tasks.bleu import BLEU_METRICS, bleu_counts
-from airvlm.tasks.files.coco import Instances, annotation_files, category, read_objects, read_references
-from airvlm.tasks.files.described import Described
-from airvlm.tasks.files.labels import find_images, image_key, read_labels, read_split
-from airvlm.tasks.words.objects import Mention, length, mentions
-from airvlm.tasks.words.singular import Words
-from airvlm.tasks.words.tagger import TaggerChoice, find_tagger, how_tagged, why_rules
+from airvlm.tasks.answers import Entry, raise_on_entries, score_file
+from airvlm.tasks.base import DESCRIBE, UNPARSED, Coverage, Item, Metric, Ratio, Scores, Task, TaskDataMissing
+from airvlm.tasks.bleu import BLEU_METRICS, count_bleu
+from airvlm.tasks.files.coco import (
+    Instances,
+    choose_expected_images,
+    find_annotation_files,
+    find_images,
+    image_key,
+    read_descriptions,
+    read_labels,
+    read_objects,
+    read_references,
+    read_split,
+    require_category,
+)
+from airvlm.tasks.files.reading import find_file
+from airvlm.tasks.words.base_forms import Words
+from airvlm.tasks.words.objects import Mention, count_tokens, find_mentions
+from airvlm.tasks.words.tagger import describe_tagger, load_tagger
 
-__all__ = ["CHAIR_METRICS", "Chair", "chair_counts", "complete_sentences", "labelled_images", "seeded_images"]
+__all__ = ["CHAIR_METRICS", "Chair", "Descriptions", "draw_images", "read_described_images"]
 
 IMAGES = 500
-# measured against the official script on the 240 captions of tests/data/chair, for which no rule was written
-OFF = (
-    "wordnet by rules, approximate: on 240 captions that the rules were not written for, 2.1 % had other objects "
-    "than the official script found, and CHAIR_S, CHAIR_I and recall were off by 0.00, 0.01 and 0.00 points; "
-    "on other models' captions up to 0.20, 0.16 and 0.11 have been seen"
+SPLITS = ("test", "validation", "calibration")
+# measured against the official script on the 240 captions of tests/data/chair, which the rules were not written for
+APPROXIMATION = (
+    "approximate: words are tagged by rules instead of NLTK's tagger. On 240 captions that the rules were not written "
+    "for, 2.1 % had other objects than the official script found, and CHAIR_S, CHAIR_I and recall were off by 0.00, "
+    "0.01 and 0.00 points; on captions of other models up to 0.20, 0.16 and 0.11 have been seen"
 )
 CHAIR_METRICS: dict[str, Metric] = {
     "CHAIR_S": Metric(Ratio("hallucinating", "descriptions"), "lower"),
@@ -41,82 +55,59 @@ CHAIR_METRICS: dict[str, Metric] = {
 }
 
 
-def complete_sentences(text: str) -> str:
-    """A description up to its last full stop; nothing, where it has none."""
+def drop_unfinished_sentence(text: str) -> str:
+    """A description up to its last period; "" if it has none."""
     return text[: text.rfind(".") + 1]
 
 
-def seeded_images(images: Collection[str], seed: int, split: str, count: int = IMAGES) -> list[str]:
-    """Our list of images: in the order of a hash of seed and id, so that it is the same everywhere, for ever."""
+def draw_images(images: Collection[str], seed: int, split: str, count: int = IMAGES) -> list[str]:
+    """The images of a split, `count` of them in the order of a hash of seed and name: the same on every machine."""
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}. Known: {', '.join(SPLITS)}")
     order = sorted(images, key=lambda image: hashlib.sha256(f"{seed}:{image}".encode()).hexdigest())
-    splits = {"test": 0, "validation": 1, "calibration": 2}
-    if split not in splits:
-        raise ValueError(f"no split {split!r}; there are {', '.join(splits)}")
-    first = splits[split] * count
+    first = SPLITS.index(split) * count
     return order[first : first + count]
-
-
-def labelled_images(file: Path, images: Collection[str], seed: int, split: str, count: int) -> list[str]:
-    """Those of the images that a split holds: all that the file's own split names, else our list of `count`."""
-    own, known = read_split(file, split), set(images)
-    return seeded_images(images, seed, split, count) if own is None else [image for image in own if image in known]
-
-
-def chair_counts(
-    named: Sequence[Mention], objects: Collection[str], tokens: int
-) -> tuple[dict[str, float], list[Mention]]:
-    """What one description contributes to all of CHAIR's metrics, and the mentions that are hallucinated."""
-    wrong = [mention for mention in named if mention.category not in objects]
-    right = {mention.category for mention in named} & set(objects)
-    counts = {
-        "descriptions": 1,
-        "hallucinating": int(bool(wrong)),
-        "mentions": len(named),
-        "hallucinated": len(wrong),
-        "found": len(right),
-        "objects": len(objects),
-        "tokens": tokens,
-    }
-    return {name: float(value) for name, value in counts.items()}, wrong
 
 
 @dataclass(frozen=True)
 class Chair(Task):
-    """CHAIR on COCO val2014, with BLEU where reference captions are known."""
+    """CHAIR on COCO val2014 or on labeled images of one's own, with BLEU where there are reference captions."""
 
     words: Words = "pattern"  # base forms in the descriptions
     truth_words: Words = "pattern"  # base forms in the captions that the ground truth is read from
-    drop_incomplete: bool = False  # cut a description after its last full stop (OPERA's rule at 64 tokens)
+    drop_incomplete: bool = False  # cut a description after its last period (OPERA's rule at 64 tokens)
     seed: int = 0  # of the list of images
-    tagger: TaggerChoice = "auto"  # of wordnet: NLTK's where it is installed, else rules that come near it
+    approximate: bool = False  # wordnet: tag by rules instead of NLTK's tagger
     count: int = IMAGES  # images in the list of each split
-    objects: Path | None = None  # labels of one's own images: JSON of image -> [object names]; see files/labels.py
+    objects: Path | None = None  # a label file for one's own images, see files/coco.py
 
     name: ClassVar[str] = "chair"
     kind = "caption"
     max_new_tokens: ClassVar[int] = 64
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pattern": {"words": "pattern", "truth_words": "pattern"},
-        "wordnet": {"words": "wordnet", "truth_words": "pattern"},  # as OPERA's and MemVR's tables were made
+        "wordnet": {"words": "wordnet", "truth_words": "pattern"},  # OPERA's and MemVR's tables
         "wordnet-truth": {"words": "wordnet", "truth_words": "wordnet"},
-        "exact": {"words": "exact", "truth_words": "exact"},  # without either library's accidents
+        "exact": {"words": "exact", "truth_words": "exact"},  # without either library's errors
         "pattern-complete": {"words": "pattern", "truth_words": "pattern", "drop_incomplete": True},
         "wordnet-complete": {"words": "wordnet", "truth_words": "pattern", "drop_incomplete": True},
     }
     source: ClassVar[str] = "CHAIR on COCO val2014; --data FOLDER with annotations/ and val2014/"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        if "wordnet" in self._extractors:
+            load_tagger()  # fails now instead of after the generation
         if self.objects is not None:
-            return self._labelled(split)[:limit]
-        folder = self.folder("COCO's annotations/ and val2014/ (images)")
-        ids = seeded_images(list(_images(folder)), self.seed, split, self.count)[:limit]
-        wanted = frozenset(ids)
-        objects = read_objects(folder, self._found_by(self.truth_words), wanted)
-        references = read_references(folder, wanted)
+            return self._read_labeled(split)[:limit]
+        folder = self.require_folder("COCO's annotations/ and val2014/ (images)")
+        files = _read_image_files(folder)
+        ids = draw_images(list(files), self.seed, split, self.count)[:limit]
+        objects, references = read_objects(folder, self._extractors[1], set(ids)), read_references(folder, set(ids))
+        places = ("val2014", "images/val2014", "images")
         return [
             Item(
                 id=image,
-                image=self._image(folder, _images(folder)[image]),
+                image=find_file(folder, files[image], *places, task=self.name),
                 question=DESCRIBE,
                 truth=sorted(objects[image]),
                 meta={"references": references.get(image, [])},
@@ -124,111 +115,190 @@ class Chair(Task):
             for image in ids
         ]
 
-    def _labelled(self, split: str) -> list[Item]:
+    def _read_labeled(self, split: str) -> list[Item]:
         """The user's own images with the user's own labels."""
         assert self.objects is not None
-        folder = self.folder("the images that --objects names")
-        file = Path(self.objects)
-        written = file.stat().st_mtime_ns if file.is_file() else 0  # reading says what is wrong with another
-        return list(_labelled(self, file, folder, split, (written, folder.stat().st_mtime_ns)))
+        folder, file = self.require_folder("the images that --objects names"), Path(self.objects)
+        changed = file.stat().st_mtime_ns if file.is_file() else 0
+        return list(_read_labeled(self, file, folder, split, (changed, folder.stat().st_mtime_ns)))
 
-    @staticmethod
-    def _image(folder: Path, file_name: str) -> Path:
-        for place in (folder / "val2014", folder / "images" / "val2014", folder / "images", folder):
-            if (place / file_name).exists():
-                return place / file_name
-        raise TaskDataMissing(f"chair: no image {file_name} in {folder} or its val2014/ or images/")
+    @property
+    def _extractors(self) -> tuple[Words, Words]:
+        """How words are brought to base forms in descriptions and in the captions of the ground truth."""
+        words, truth_words = (
+            "wordnet-rules" if self.approximate and words == "wordnet" else words
+            for words in (self.words, self.truth_words)
+        )
+        return words, truth_words
+
+    @property
+    def variant_name(self) -> str:
+        return super().variant_name + (" (approximate)" if "wordnet-rules" in self._extractors else "")
 
     def settings(self) -> dict[str, Any]:
-        """The fields, and the list of images itself: without it nobody can repeat the figure."""
-        own = super().settings()
-        own["tagger"] = how_tagged(self.tagger) if "wordnet" in (self.words, self.truth_words) else None
+        """The fields, the tagger, and the list of images, without which nobody could repeat the figures."""
+        needs_tagger = {"wordnet", "wordnet-rules"} & set(self._extractors)
+        own = super().settings() | {"tagger": describe_tagger(self.approximate) if needs_tagger else None}
         if self.objects is not None:
-            own["images"] = [item.id for item in self._labelled("test")]
+            own["images"] = [item.id for item in self._read_labeled("test")]
         elif self.data is not None:
-            own["images"] = seeded_images(list(_images(self.folder("COCO"))), self.seed, "test", self.count)
+            own["images"] = draw_images(
+                list(_read_image_files(self.require_folder("COCO"))), self.seed, "test", self.count
+            )
         return own
 
     def parse(self, item: Item, text: str) -> list[Mention]:
-        return mentions(self._text(text), self._found_by(self.words))
+        return find_mentions(self._cut(text), self._extractors[0])
 
-    def _found_by(self, words: Words) -> Words:
-        """`wordnet` with the real tagger, where there is one."""
-        return "tagged" if words == "wordnet" and find_tagger(self.tagger) is not None else words
-
-    def _text(self, text: str) -> str:
-        return complete_sentences(text) if self.drop_incomplete else text
+    def _cut(self, text: str) -> str:
+        return drop_unfinished_sentence(text) if self.drop_incomplete else text
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        """Each item's truth is the collection of categories in its image, or None where nothing is known."""
+        """Each item's truth is the collection of categories in its image, or None if they are not known."""
         metrics = dict(CHAIR_METRICS)
         notes: tuple[str, ...] = ()
         if any(item.truth is None for item in items):
-            metrics, notes = {"length": CHAIR_METRICS["length"]}, ("no ground truth: objects listed only",)
+            metrics, notes = {"length": CHAIR_METRICS["length"]}, ("no ground truth: objects are listed only",)
         if any(item.meta.get("references") for item in items):
             metrics |= BLEU_METRICS
-        if "wordnet" in (self._found_by(self.words), self._found_by(self.truth_words)):
-            notes += (f"{OFF} ({why_rules(self.tagger)})",)
-        return Scores.of(items, answers, self._count, metrics, notes)
+        if "wordnet-rules" in self._extractors:
+            notes += (APPROXIMATION,)
+        return Scores.of(items, answers, self._count, metrics, notes, self.variant_name)
 
     def _count(self, item: Item, answer: str) -> tuple[dict[str, float], dict[str, Any]]:
-        named, text = self.parse(item, answer), self._text(answer)
-        counts, wrong = chair_counts(named, item.truth or (), length(text, self._found_by(self.words)))
-        if item.truth is None:
-            counts, wrong = {k: counts[k] for k in ("descriptions", "mentions", "tokens")}, []
-        if not text.strip():  # an empty description hallucinates nothing and says nothing
-            counts[UNPARSED] = 1.0
-        if item.meta.get("references"):
-            counts |= bleu_counts(text, item.meta["references"])
+        text, mentions, objects = self._cut(answer), self.parse(item, answer), set(item.truth or ())
+        wrong = [mention for mention in mentions if mention.category not in objects and item.truth is not None]
+        counts = {"descriptions": 1, "mentions": len(mentions), "tokens": count_tokens(text, self._extractors[0])}
+        if item.truth is not None:
+            counts |= {
+                "hallucinating": int(bool(wrong)),
+                "hallucinated": len(wrong),
+                "found": len({mention.category for mention in mentions} & objects),
+                "objects": len(item.truth),
+            }
+        # an empty description hallucinates nothing and says nothing
+        if not text.strip():
+            counts[UNPARSED] = 1
+        bleu = count_bleu(text, item.meta["references"]) if item.meta.get("references") else {}
         details = {
-            "objects": [mention.category for mention in named],
-            "words": [mention.word for mention in named],
+            "objects": [mention.category for mention in mentions],
+            "words": [mention.word for mention in mentions],
             "hallucinated": [mention.category for mention in wrong],
             "hallucinated_words": [mention.word for mention in wrong],
         }
-        return counts, details
-
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Descriptions by image id, against a COCO annotations folder or JSON of image id -> objects."""
-        truth = truth or self.objects or self.data
-        described = Described.read(answers, truth, self._found_by(self.truth_words), lenient=lenient)
-        wanted = frozenset(described.images)
-        references = read_references(truth, wanted) if truth is not None and Path(truth).is_dir() else {}
-        items = [
-            Item(
-                id=image or str(number),
-                image=None,
-                question=DESCRIBE,
-                truth=None if truth is None else described.objects[image],
-                meta={"references": references.get(image, [])},
-            )
-            for number, image in enumerate(described.images)
-        ]
-        return described.scored(self.score(items, described.texts))
+        return {name: float(value) for name, value in counts.items()} | bleu, details
 
 
 @lru_cache(maxsize=6)
-def _labelled(task: Chair, file: Path, folder: Path, split: str, changed: object) -> tuple[Item, ...]:
-    """Kept, since labels of a hundred thousand images take seconds to read and settings are asked for often."""
+def _read_labeled(task: Chair, file: Path, folder: Path, split: str, changed: object) -> tuple[Item, ...]:
+    """Cached, because a hundred thousand labels take seconds to read; `changed` has the files' modification times."""
     labels = read_labels(file)
     paths = find_images(folder, labels)
     if not paths:
         raise TaskDataMissing(f"{task.name}: {folder} has none of the images that {file} names")
+    listed = read_split(file, split)
+    images = draw_images(list(paths), task.seed, split, task.count) if listed is None else listed
     return tuple(
-        Item(
-            id=image,
-            image=paths[image],
-            question=DESCRIBE,
-            truth=sorted({category(name, file) for name in labels[image]}),
-        )
-        for image in labelled_images(file, list(paths), task.seed, split, task.count)
+        Item(image, paths[image], DESCRIBE, sorted({require_category(name, file) for name in labels[image]}))
+        for image in images
+        if image in paths
     )
 
 
 @lru_cache(maxsize=4)
-def _images(folder: Path) -> dict[str, str]:
-    """Image id -> file name of all images of val2014."""
-    file = next((f for f in annotation_files(folder, "instances") if "val2014" in f.name), None)
+def _read_image_files(folder: Path) -> dict[str, str]:
+    """Image -> file name of all images of val2014."""
+    file = next((f for f in find_annotation_files(folder, "instances") if "val2014" in f.name), None)
     if file is None:
         raise TaskDataMissing(f"chair: no instances_val2014.json in {folder} or its annotations/")
-    return {image_key(image.id): image.file_name for image in Instances(file).images}
+    return {image_key(image): name for image, name in Instances(file).files.items()}
+
+
+# -- files of descriptions
+
+
+@dataclass(frozen=True)
+class Descriptions:
+    """Descriptions in a file's order, the objects in their images, and what a reader of their scores has to know."""
+
+    entries: list[Entry[str]]
+    objects: Mapping[str, list[str]]
+    coverage: Coverage
+    notes: tuple[str, ...]
+
+    def annotate(self, scores: Scores) -> Scores:
+        """The scores of these descriptions with their coverage and notes."""
+        return replace(scores, coverage=self.coverage, notes=(*self.notes, *scores.notes))
+
+
+def read_described_images(path: Path, truth: Path | None, words: Words, *, lenient: bool) -> Descriptions:
+    """Read a file of descriptions and the objects in their images.
+
+    The official scripts count every description of an image, so several different ones are counted here too, with a
+    note. A description that is repeated word for word is an error unless `lenient` is set.
+
+    Args:
+        path: the descriptions, see `read_descriptions`.
+        truth: a COCO annotations folder or a label file; None: the objects are not known.
+        words: how objects are found in the captions of the annotations.
+        lenient: count repeated descriptions and leave out those of unknown images.
+    """
+    entries = read_descriptions(path)
+    empty = sum(not entry.value.strip() for entry in entries)
+    if empty == len(entries):
+        raise ValueError(f"{path}: all {len(entries)} descriptions are empty")
+    notes = [f"{empty} of {len(entries)} descriptions are empty and count as free of hallucination"] if empty else []
+    repeated, several = _find_repeated(entries)
+    if not lenient:
+        raise_on_entries(repeated, path, "is a duplicate, word for word", "with --lenient each counts")
+    if several:
+        notes.append(f"{several} images have several descriptions: each counts, as in the official script")
+    if truth is None:
+        coverage = Coverage(len(entries), len(entries), len(entries), len(repeated))
+        return Descriptions(entries, {}, coverage, tuple(notes))
+    if not all(entry.key for entry in entries):
+        raise ValueError(f"{path}: its descriptions do not name the images, so they cannot be compared with {truth}")
+    described, known = {entry.key for entry in entries}, set[str]()
+    objects = read_objects(truth, words, described, known)
+    unknown = [entry for entry in entries if entry.key not in objects]
+    if len(unknown) == len(entries):
+        raise ValueError(f"{truth} knows none of the images of {path}, such as {entries[0].key!r}")
+    if not lenient:
+        problem = f"is about an image that {truth.name} does not know"
+        raise_on_entries(unknown, path, problem, "with --lenient it is left out")
+    kept = [entry for entry in entries if entry.key in objects]
+    images = {entry.key for entry in kept}
+    missing = choose_expected_images(known or objects, images) - described
+    coverage = Coverage(len(kept) + len(missing), len(entries), len(kept), len(repeated), len(unknown))
+    return Descriptions(kept, {image: sorted(objects[image]) for image in images}, coverage, tuple(notes))
+
+
+def _find_repeated(entries: Sequence[Entry[str]]) -> tuple[list[Entry[str]], int]:
+    """Descriptions that repeat an earlier one of their image, and the number of images with several different ones."""
+    seen: set[tuple[str, str]] = set()
+    repeated = []
+    for entry in entries:
+        if entry.key and (entry.key, entry.value) in seen:
+            repeated.append(entry)
+        seen.add((entry.key, entry.value))
+    counts = Counter(key for key, _ in seen if key)
+    return repeated, sum(count > 1 for count in counts.values())
+
+
+@score_file.register
+def score_chair_file(task: Chair, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+    """Score descriptions by image, against a COCO annotations folder or a label file."""
+    truth = truth or task.objects or task.data
+    described = read_described_images(path, truth, task._extractors[1], lenient=lenient)
+    references = read_references(truth, set(described.objects)) if truth is not None and truth.is_dir() else {}
+    items = [
+        Item(
+            id=entry.key or str(number),
+            image=None,
+            question=DESCRIBE,
+            truth=None if truth is None else described.objects[entry.key],
+            meta={"references": references.get(entry.key, [])},
+        )
+        for number, entry in enumerate(described.entries)
+    ]
+    return described.annotate(task.score(items, [entry.value for entry in described.entries]))

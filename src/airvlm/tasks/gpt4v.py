@@ -1,8 +1,7 @@
-"""Accuracy and detailedness of two methods' descriptions, by a judge that sees the image (VCD's way).
+"""Accuracy and detailedness of two methods' answers, by a judge that sees the image (as in VCD's paper).
 
-A judge's scale drifts, so only the difference between two answers in one verdict means anything: each pair
-is judged in both orders and averaged. Knows nothing of what the two methods are: the other one's answers
-come from a file.
+A judge's scale drifts, so only the difference between two answers in one verdict means anything. Each pair is judged in
+both orders and averaged. The other method's answers come from a file.
 """
 
 from __future__ import annotations
@@ -19,59 +18,72 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from airvlm.inputs.images import load_image
+from airvlm.tasks.answers import match_entries, read_answers, score_file
 from airvlm.tasks.base import DESCRIBE, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
-from airvlm.tasks.files.answers import given_answers, in_order_of
 from airvlm.tasks.files.reading import read_records
-from airvlm.tasks.judges.judge import JudgeQuestion, pairwise, say
-from airvlm.tasks.judges.judged import JudgedTask, fill, missing, unjudged
+from airvlm.tasks.judges.judge import JudgeQuestion, ask_in_both_orders, make_messages
+from airvlm.tasks.judges.task import JudgedTask, score_unjudged
 
-__all__ = ["GPT4V", "read_aspects"]
+__all__ = ["GPT4V", "parse_aspects"]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-LONGEST_SIDE = 1024  # pixels sent to the judge
+LONGEST_SIDE = 1024  # pixels of the image that the judge sees
 ASPECTS = ("accuracy", "detailedness")
 
 
 @dataclass(frozen=True)
-class GPT4V(JudgedTask):
-    """Descriptions of a folder's images, or answers to its questions.jsonl, beside another method's."""
+class Gain:
+    """The mean score of the answers minus that of the other method's, in points of ten."""
 
-    against: Path | None = None  # the other method's answers: ids and texts, e.g. vanilla's store
-    method: str = ""  # of a run's answers: the method to compare with plain decoding, if it has several
+    aspect: str
+
+    def __call__(self, counts: Counts) -> Any:
+        return Ratio(self.aspect, "n", 1.0)(counts) - Ratio(f"{self.aspect}_other", "n", 1.0)(counts)
+
+
+METRICS: Mapping[str, Metric] = {
+    **{f"{aspect}_10": Metric(Ratio(aspect, "n", scale=1.0)) for aspect in ASPECTS},
+    **{f"{aspect}_10_other": Metric(Ratio(f"{aspect}_other", "n", scale=1.0), "neither") for aspect in ASPECTS},
+    **{f"{aspect}_gain": Metric(Gain(aspect)) for aspect in ASPECTS},
+}
+
+
+@dataclass(frozen=True)
+class GPT4V(JudgedTask):
+    """Descriptions of a folder's images, or answers to its questions.jsonl, compared with another method's."""
+
+    against: Path | None = None  # the other method's answers, e.g. those stored for vanilla
+    method: str = ""  # of stored answers: the method to compare with vanilla, if there are several
     images: int = 50  # drawn from a folder without questions
     seed: int = 0
 
     name: ClassVar[str] = "gpt4v"
     max_new_tokens: ClassVar[int] = 512
-    renamed: ClassVar[Mapping[str, str]] = {"pictures": "images"}
     source: ClassVar[str] = "VCD (Leng et al.), prompt as in OPERA; any folder of images, VCD: LLaVA-Bench in the wild"
     judge_prompt: ClassVar[str] = (
         "You see a picture, and what two AI assistants answered when they were asked:\n{question}\n\n"
         "[Assistant 1]\n{first}\n[End of Assistant 1]\n\n[Assistant 2]\n{second}\n[End of Assistant 2]\n\n"
-        "Score each answer from 1 to 10, higher being better, in two respects. Pay attention above "
-        "all to hallucination: "
-        "anything an answer says of the picture that is not so, such as things that are not there, "
-        "or wrong numbers, places or "
-        "colours.\nAccuracy: does the answer agree with the picture? Hallucination lowers this score.\n"
-        "Detailedness: is the answer rich in details that matter? What is hallucinated is not a detail.\n"
+        "Score each answer from 1 to 10, higher being better, in two respects. Pay attention above all to "
+        "hallucination: anything an answer says of the picture that is not so, such as things that are not there, or "
+        "wrong numbers, places or colors.\nAccuracy: does the answer agree with the picture? Hallucination lowers this "
+        "score.\nDetailedness: is the answer rich in details that matter? What is hallucinated is not a detail.\n"
         "The order of the assistants must not influence you. Write exactly:\n"
         "Accuracy: <score of Assistant 1> <score of Assistant 2>\nReason:\n"
         "Detailedness: <score of Assistant 1> <score of Assistant 2>\nReason:"
     )
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder("images to describe, or questions.jsonl (question_id, image, text) with images/")
-        questions = folder / "questions.jsonl"
-        if questions.is_file():
+        folder = self.require_folder("images to describe, or questions.jsonl (question_id, image, text) with images/")
+        if (folder / "questions.jsonl").is_file():
             return [
                 Item(
-                    str(r["question_id"]),
-                    folder / "images" / r["image"],
-                    r["text"],
+                    row.read_id("question_id"),
+                    folder / "images" / row.read_text("image"),
+                    row.read_text("text"),
                     None,
-                    {"group": str(r["image"])},
+                    {"group": row.read_text("image")},
                 )
-                for r in read_records(questions)[:limit]
+                for row in read_records(folder / "questions.jsonl")[:limit]
             ]
         paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
         if not paths:
@@ -79,75 +91,46 @@ class GPT4V(JudgedTask):
         drawn = sorted(random.Random(self.seed).sample(paths, min(self.images, len(paths))))
         return [Item(path.stem, path, DESCRIBE) for path in drawn[:limit]]
 
-    def parse(self, item: Item, text: str) -> str | None:
-        return text.strip() or None
-
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         if self.against is None:
-            how = "this benchmark compares two methods: airvlm score gpt4v RUN --data IMAGES --set method=NAME"
-            return unjudged({item.id: text for item, text in zip(items, answers, strict=True)}, how)
-        return self.compare(items, answers, _plain_answers(items, self.against))
+            reason = "this benchmark compares two methods: airvlm score gpt4v RUN --data IMAGES --set method=NAME"
+            return score_unjudged({item.id: text for item, text in zip(items, answers, strict=True)}, reason)
+        # of stored answers, those without a method
+        others = read_answers(self.against, keep=lambda record: record.get("method") is None)
+        return self.compare(items, answers, match_entries([item.id for item in items], others, self.against)[0])
 
     def compare(self, items: Sequence[Item], answers: Sequence[str | None], others: Sequence[str | None]) -> Scores:
         """Scores of `answers` beside `others`; an item that lacks either, or a verdict, is missing."""
         asked = [i for i in range(len(items)) if answers[i] is not None and others[i] is not None]
-        shown = {i: _data_url(items[i].image) for i in asked}
-        pairs = [(str(answers[i]), str(others[i])) for i in asked]
+        images = {i: _encode_image(items[i].image) for i in asked}
 
         def ask(n: int, first: str, second: str) -> JudgeQuestion[tuple[float, ...]]:
-            item = items[asked[n]]
-            text = fill(self.template(), question=self.prompt(item), first=first, second=second)
-            return JudgeQuestion(say(text, image=shown[asked[n]]), read_aspects, max_tokens=512)
+            prompt = self.fill_prompt(question=self.prompt(items[asked[n]]), first=first, second=second)
+            return JudgeQuestion(make_messages(prompt, image=images[asked[n]]), parse_aspects, max_tokens=512)
 
-        verdicts = dict(zip(asked, pairwise(self.the_judge(), pairs, ask)))
-        per_item = []
-        for i in range(len(items)):
-            verdict = verdicts.get(i)
-            if verdict is None:
-                per_item.append(missing())
-                continue
-            ours, theirs = verdict
-            counts = {"n": 1.0} | dict(zip(ASPECTS, ours)) | {f"{a}_other": v for a, v in zip(ASPECTS, theirs)}
-            per_item.append(counts)
-        details = [{**counts} for counts in per_item]
-        return Scores(per_item, _METRICS, [item.group for item in items], details)
+        def count(item: Item, verdict: tuple[tuple[float, ...], ...]) -> tuple[dict[str, float], dict[str, Any]]:
+            own, other = (dict(zip(ASPECTS, values, strict=True)) for values in verdict)
+            counts = {"n": 1.0} | own | {f"{aspect}_other": value for aspect, value in other.items()}
+            return counts, counts
 
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Answers by id, compared with those in truth; or a run's folder: its method against plain decoding."""
-        path = answers / "answers.jsonl" if answers.is_dir() else answers
-        stored = any("fingerprint" in record for record in read_records(path)[:1])
-        items, against = self.items(), truth or self.against or (path if stored else None)
-        if against is None:
-            raise TaskDataMissing("gpt4v compares two files of answers: give the other one as --truth")
-        mine, coverage = in_order_of(items, given_answers(path, self._is_ours), path, lenient=lenient)
-        return replace(self.compare(items, mine, _plain_answers(items, against)), coverage=coverage)
-
-    def _is_ours(self, record: Mapping[str, Any]) -> bool:
-        """Of a run's store, the answers of the method that is compared; of any other file, all."""
-        if "fingerprint" not in record:
-            return True
-        method = record.get("method")
-        return method is not None and self.method in ("", method.get("name"))
+        pairs = [(str(answers[i]), str(others[i])) for i in asked]
+        verdicts = dict(zip(asked, ask_in_both_orders(self.get_judge(), pairs, ask), strict=True))
+        return Scores.of(items, [verdicts.get(i) for i in range(len(items))], count, METRICS)
 
 
-def _plain_answers(items: Sequence[Item], path: Path) -> list[str | None]:
-    """The other method's answers; of a store of ours, those of plain decoding."""
-    given = given_answers(path, keep=lambda record: record.get("method") is None)
-    return in_order_of(items, given, path)[0]
-
-
-def read_aspects(verdict: str) -> tuple[float, ...] | None:
-    """(accuracy 1, accuracy 2, detailedness 1, detailedness 2) of a verdict, if it names all four within 1 to 10."""
+def parse_aspects(verdict: str) -> tuple[float, ...] | None:
+    """(accuracy 1, accuracy 2, detailedness 1, detailedness 2) of a verdict, if it has all four, from 1 to 10."""
     scores: list[float] = []
     for aspect in ASPECTS:
-        named = re.search(rf"{aspect}\W*?:?\s*\**\s*(\d+(?:\.\d+)?)[\s,/]+(\d+(?:\.\d+)?)", verdict, re.IGNORECASE)
-        if named is None:
+        found = re.search(rf"{aspect}\W*?:?\s*\**\s*(\d+(?:\.\d+)?)[\s,/]+(\d+(?:\.\d+)?)", verdict, re.IGNORECASE)
+        if found is None:
             return None
-        scores += [float(named[1]), float(named[2])]
+        scores += [float(found[1]), float(found[2])]
     return tuple(scores) if all(1 <= score <= 10 for score in scores) else None
 
 
-def _data_url(image: Any) -> str:
+def _encode_image(image: Any) -> str:
+    """An image as a data URL."""
     shown: Image.Image = load_image(image)
     shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     data = io.BytesIO()
@@ -155,19 +138,19 @@ def _data_url(image: Any) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
 
 
-@dataclass(frozen=True)
-class Gain:
-    """How much more the answers score than the others, in points of ten."""
+@score_file.register
+def score_gpt4v_file(task: GPT4V, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+    """Compare answers by id with those in `truth`; or, of a run's folder, its method with vanilla."""
+    path = path / "answers.jsonl" if path.is_dir() else path
+    stored = any("fingerprint" in record for record in read_records(path)[:1])
+    against = truth or task.against or (path if stored else None)
+    if against is None:
+        raise TaskDataMissing("gpt4v compares two files of answers: give the other one as --truth")
 
-    aspect: str
+    def is_compared(record: Mapping[str, Any]) -> bool:
+        method = record.get("method")
+        return "fingerprint" not in record or (method is not None and task.method in ("", method.get("name")))
 
-    def __call__(self, counts: Counts) -> Any:
-        ours = Ratio(self.aspect, "n", scale=1.0)(counts)
-        return ours - Ratio(f"{self.aspect}_other", "n", scale=1.0)(counts)
-
-
-_METRICS: Mapping[str, Metric] = {
-    **{f"{aspect}_10": Metric(Ratio(aspect, "n", scale=1.0)) for aspect in ASPECTS},
-    **{f"{aspect}_10_other": Metric(Ratio(f"{aspect}_other", "n", scale=1.0), "neither") for aspect in ASPECTS},
-    **{f"{aspect}_gain": Metric(Gain(aspect)) for aspect in ASPECTS},
-}
+    items = task.items()
+    texts, coverage = match_entries([item.id for item in items], read_answers(path, is_compared), path, lenient=lenient)
+    return replace(replace(task, against=against).score(items, texts), coverage=coverage)

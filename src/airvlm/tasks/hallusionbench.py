@@ -1,8 +1,8 @@
-"""HallusionBench: yes/no questions on figures and on altered ones; every way of counting its accuracy.
+"""HallusionBench: yes/no questions about figures and altered figures, and every way to count its accuracy.
 
-What is called easy and hard accuracy is, as in the official script, not a question's: it is that of a
-question over its unaltered (easy) or altered (hard) figures, all of which must be right. Graded by a judge
-(official) or by yes and no as words.
+As in the official script, easy and hard accuracy are not per question: they are the share of questions that are right
+on all of their unaltered (easy) or altered (hard) figures. Answers are graded by a judge (official) or by the words yes
+and no.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator
 
-from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
-from airvlm.tasks.coverage import Given, match
+from airvlm.tasks.answers import (
+    ITEMS_FROM_FILE,
+    Entry,
+    match_entries,
+    require_rows,
+    score_by_id,
+    score_entries,
+    score_file,
+)
+from airvlm.tasks.base import MISSING, UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing, parse_answers
 from airvlm.tasks.files.reading import Row, read_records
-from airvlm.tasks.files.records import Checked, Id, Text, checked, first_of
-from airvlm.tasks.judges.judge import JudgeQuestion, say
-from airvlm.tasks.judges.judged import JudgedTask, fill, missing, recorded
+from airvlm.tasks.judges.judge import JudgeQuestion, make_messages
+from airvlm.tasks.judges.task import JudgedTask
 
 __all__ = ["HallusionBench"]
 
@@ -30,15 +36,36 @@ WRONG, RIGHT, UNCLEAR = 0, 1, 2
 FILE = "HallusionBench.json"
 WHERE = "github.com/tianyi-lab/HallusionBench"
 KEYS = ("category", "subcategory", "visual_input", "set_id", "figure_id", "question_id")
-IMAGE_FREE = ("VS", "0")  # category and figure of the questions asked without an image
 
 
 @dataclass(frozen=True)
-class Graded:
-    """One question's verdict, and whether its answer agrees with the one to the unaltered figure."""
+class Grade:
+    """The verdict on an answer, and whether it agrees with the answer about the unaltered figure (None: unknown)."""
 
     verdict: int
-    same: bool | None = None  # None: nobody looked
+    same: bool | None = None
+
+
+def _count_yes_difference(counts: Counts) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return 100 * np.divide(counts["said_yes"] - counts["truth_yes"], counts["n"])
+
+
+METRICS = {
+    "aAcc": Metric(Ratio("right", "n")),
+    "fAcc": Metric(Ratio("figure_right", "figures")),
+    "qAcc": Metric(Ratio("pair_right", "pairs")),
+    "easy": Metric(Ratio("easy_right", "easys")),
+    "hard": Metric(Ratio("hard_right", "hards")),
+    "accuracy": Metric(Ratio("right", "n")),  # aAcc under the name that all tasks share
+    "yes_difference": Metric(_count_yes_difference, "neither"),  # answered yes minus truly yes
+    "false_yes": Metric(Ratio("false_yes", "wrong"), "neither"),  # of the wrong answers, those where no is right
+    "figure_inconsistent": Metric(Ratio("figure_some", "figures"), "lower"),
+    "figure_wrong": Metric(Ratio("figure_none", "figures"), "lower"),
+    "LH": Metric(Ratio("LH", "blamed"), "neither"),
+    "VI": Metric(Ratio("VI", "blamed"), "neither"),
+    "Mixed": Metric(Ratio("Mixed", "blamed"), "neither"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +77,6 @@ class HallusionBench(JudgedTask):
 
     name: ClassVar[str] = "hallusionbench"
     max_new_tokens: ClassVar[int] = 128
-    renamed: ClassVar[Mapping[str, str]] = {"pictures_only": "images_only"}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "judge": {"grading": "judge"},
         "string": {"grading": "string"},
@@ -58,172 +84,161 @@ class HallusionBench(JudgedTask):
     }
     source: ClassVar[str] = f"{WHERE}; questions in its repository, figures at the address in its README"
     judge_prompt: ClassVar[str] = (
-        "You are a careful teacher who grades an answer. Read the question, the reference answer and "
-        "the predicted answer. "
-        "If the prediction does not contradict the reference, write: correct. If it contradicts the "
-        "reference, write: incorrect. "
-        "If the prediction leaves open what it answers, write: unclear.\n\n"
+        "You are a careful teacher who grades an answer. Read the question, the reference answer and the predicted "
+        "answer. If the prediction does not contradict the reference, write: correct. If it contradicts the reference, "
+        "write: incorrect. If the prediction leaves open what it answers, write: unclear.\n\n"
         "Question: {question}\nReference answer: {reference}\nPredicted answer: {prediction}\nOutput:"
     )
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(f"{FILE} and the figures (hallusion_bench/VD/… and VS/…), from {WHERE}")
-        if not (folder / FILE).is_file():
-            raise TaskDataMissing(f"hallusionbench: {folder / FILE} is not there; get it from {WHERE}")
-        items = [_item(record, folder) for record in checked(Truth, read_records(folder / FILE), folder / FILE)]
-        return [item for item in items if item.image or not self.images_only][:limit]
+        folder = self.require_folder(f"{FILE} and the figures (hallusion_bench/VD/... and VS/...), from {WHERE}")
+        return self.read_questions(folder, folder)[:limit]
+
+    def read_questions(self, path: Path, folder: Path | None = None) -> list[Item]:
+        """The questions of HallusionBench.json or of the folder that has it; `folder` has the figures."""
+        path = path / FILE if path.is_dir() else path
+        if not path.is_file():
+            raise TaskDataMissing(f"hallusionbench: {path} is not there; get it from {WHERE}")
+        items = [_make_item(row, folder) for row in require_rows(read_records(path), path, "questions")]
+        keys = [item.id for item in items]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{path}: duplicate question {next(key for key in keys if keys.count(key) > 1)}")
+        return [item for item in items if item.meta["visual_input"] != "0" or not self.images_only]
 
     def parse(self, item: Item, text: str) -> str | None:
-        """yes or no, if exactly one of the two is said."""
-        said = set(re.findall(r"\b(yes|no)\b", text.lower()))
-        return said.pop() if len(said) == 1 else None
+        """yes or no, if the answer has exactly one of the two words."""
+        words = set(re.findall(r"\b(yes|no)\b", text.lower()))
+        return words.pop() if len(words) == 1 else None
+
+    def make_question(self, item: Item, answer: str) -> JudgeQuestion[int]:
+        reference = item.meta["reference"] or ("Yes." if item.truth == "yes" else "No.")
+        prompt = self.fill_prompt(question=item.question, reference=reference, prediction=answer)
+        return JudgeQuestion(make_messages(prompt), _parse_verdict)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        if self.grading == "string":
-            return self._by_words(items, answers)
-        asked = [i for i, text in enumerate(answers) if text is not None]
-        questions = [self._question(items[i], str(answers[i])) for i in asked]
-        verdicts = dict(zip(asked, self.the_judge().ask_all(questions)))
-        values = [verdicts[i].value if i in verdicts else None for i in range(len(items))]
-        graded = [None if value is None else Graded(value) for value in values]
-        return _scores(items, graded, recorded([verdicts.get(i) for i in range(len(items))]))
-
-    def _question(self, item: Item, answer: str) -> JudgeQuestion[int]:
-        reference = item.meta["reference"] or ("Yes." if item.truth == "yes" else "No.")
-        prompt = fill(self.template(), question=item.question, reference=reference, prediction=answer)
-        return JudgeQuestion(say(prompt), _read)
-
-    def _by_words(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        said = self.parse_all(items, answers)
-        original = {_pair(item): word for item, word in zip(items, said) if item.meta["figure_id"] == "0"}
-        graded: list[Graded | None] = []
-        for item, text, word in zip(items, answers, said):
+        if self.grading == "judge":
+            return super().score(items, answers)
+        parsed = parse_answers(self, items, answers)
+        original = {_get_pair(item): word for item, word in zip(items, parsed) if item.meta["figure_id"] == "0"}
+        grades: list[Grade | None] = []
+        for item, text, word in zip(items, answers, parsed):
             verdict = UNCLEAR if word is None else RIGHT if word == item.truth else WRONG
-            graded.append(None if text is None else Graded(verdict, word == original.get(_pair(item))))
-        return _scores(items, graded, [{"parsed": word} for word in said], unparsed=[word is None for word in said])
+            grades.append(None if text is None else Grade(verdict, word == original.get(_get_pair(item))))
+        return self.aggregate(items, grades, [{"parsed": word} for word in parsed])
 
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Official records: with the verdict of a judge (…_gpt_check), or with model_prediction to be graded."""
-        records = read_records(answers)
-        if not records:
-            raise ValueError(f"{answers} holds no answers")
-        check = next((key for record in records for key in record if key.endswith("gpt_check")), None)
-        known = [_item(one, None) for one in checked(HallusionBenchQuestion, records, answers)]
-        lines = [getattr(record, "line", 0) for record in records]
-        if check is not None:
-            judged = {"verdict": check, "same": "same"}
-            rows = [Row.at({k: record.get(v) for k, v in judged.items()}, n) for record, n in zip(records, lines)]
-            verdicts = [_recorded_grade(one) for one in checked(Judged, rows, answers)]
-            truths = [_item(one, None) for one in checked(Truth, records, answers)]
-            given = [Given(item.id, n, line) for n, (item, line) in enumerate(zip(known, lines))]
-            places, coverage = match(list(dict.fromkeys(i.id for i in known)), given, answers, lenient=lenient)
-            kept = [n for n in places if n is not None]
-            details = [{"verdict": records[n].get(check)} for n in kept]
-            scores = _scores([truths[n] for n in kept], [verdicts[n] for n in kept], details)
-            return replace(scores, coverage=coverage)
-        said = checked(HallusionBenchAnswer, records, answers)
-        texts = [Given(item.id, one.text, one.line) for item, one in zip(known, said)]
-        if truth is not None or not all("question" in record for record in records):
-            path = truth if truth and truth.is_file() else Path(truth or self.folder(FILE)) / FILE
-            items = [_item(one, None) for one in checked(Truth, read_records(path), path)]
-            items = [item for item in items if item.meta["visual_input"] != "0" or not self.images_only]
-            if len({item.id for item in items}) < len(items) or not items:
-                raise ValueError(f"{path}: {'a question stands there twice' if items else 'it holds no questions'}")
-        else:
-            items = list({i.id: i for i in (_item(one, None) for one in checked(Truth, records, answers))}.values())
-        in_order, coverage = match([item.id for item in items], texts, answers, lenient=lenient)
-        return replace(self.score(items, in_order), coverage=coverage)
-
-
-class HallusionBenchQuestion(Checked):
-    """The six fields that name a question."""
-
-    category: Literal["VD", "VS"]
-    subcategory: Id
-    visual_input: Id
-    set_id: Id
-    figure_id: Id
-    question_id: Id
-    question: Text = ""
-    filename: str | None = None
-    gt_answer: Any = None
-    gt_answer_details: str | None = None
+    def aggregate(self, items: Sequence[Item], verdicts: Sequence[Any], details: Sequence[Mapping[str, Any]]) -> Scores:
+        """Scores from grades, or from verdicts without knowing which answers agree."""
+        grades = [Grade(verdict) if isinstance(verdict, int) else verdict for verdict in verdicts]
+        originals = {_get_pair(item): grade for item, grade in zip(items, grades) if item.meta["figure_id"] == "0"}
+        right = [None if grade is None else _is_right(item, grade) for item, grade in zip(items, grades)]
+        per_item: list[dict[str, float]] = []
+        for item, grade, is_right, detail in zip(items, grades, right, details):
+            if grade is None or is_right is None:
+                per_item.append({MISSING: 1.0})
+                continue
+            truth, original = item.truth == "yes", originals.get(_get_pair(item))
+            counts = {
+                "n": 1.0,
+                "right": float(is_right),
+                "truth_yes": float(truth),
+                "said_yes": float(is_right == truth),
+                "wrong": float(not is_right),
+                "false_yes": float(not is_right and not truth),
+            }
+            if grade.same is not None and original is not None and (cause := _find_cause(item, grade, original)):
+                counts |= {cause: 1.0, "blamed": 1.0}
+            if detail.get("parsed", "") is None and not _is_image_free(item):
+                counts[UNPARSED] = 1.0
+            per_item.append(counts)
+        altered = [item.meta["visual_input"] == "2" for item in items]
+        for name, get_group, included in (
+            ("pair", _get_pair, [True] * len(items)),
+            ("easy", _get_pair, [not is_altered for is_altered in altered]),
+            ("hard", _get_pair, altered),
+            ("figure", _get_figure, [not _is_image_free(item) for item in items]),
+        ):
+            _count_groups(per_item, items, right, name, get_group, included)
+        rows = [
+            {"id": item.id, **detail} | ({} if is_right is None else {"right": is_right})
+            for item, detail, is_right in zip(items, details, right)
+        ]
+        return Scores(per_item, METRICS, [item.group for item in items], rows, variant=self.variant_name)
 
 
-class Truth(HallusionBenchQuestion):
-    """A question with its right answer."""
+def _count_groups(
+    per_item: list[dict[str, float]],
+    items: Sequence[Item],
+    right: Sequence[bool | None],
+    name: str,
+    get_group: Callable[[Item], tuple[str, ...]],
+    included: Sequence[bool],
+) -> None:
+    """Add the outcome of each group to its first item; a group with a missing verdict is left out."""
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for i, item in enumerate(items):
+        if included[i]:
+            groups[get_group(item)].append(i)
+    for group in groups.values():
+        outcomes = [right[i] for i in group]
+        if None not in outcomes:
+            counts = {"right": all(outcomes), "none": not any(outcomes), "some": any(outcomes) and not all(outcomes)}
+            per_item[group[0]] |= {f"{name}s": 1.0} | {f"{name}_{k}": float(v) for k, v in counts.items()}
 
-    gt_answer: Annotated[Literal["0", "1"], BeforeValidator(lambda value: value if value is None else str(value))]
 
-
-class Judged(Checked):
-    """A judge's verdict; whatever is none is missing."""
-
-    verdict: Any = None
-    same: Any = None
-
-
-class HallusionBenchAnswer(Checked):
-    text: Text = first_of("model_prediction", "prediction")
-
-
-def _read(verdict: str) -> int | None:
-    said = verdict.lower()
-    for word, grade in (
-        ("incorrect", WRONG),
-        ("correct", RIGHT),
-        ("unclear", UNCLEAR),
-    ):  # incorrect holds correct
-        if word in said:
+def _parse_verdict(verdict: str) -> int | None:
+    # "incorrect" contains "correct"
+    for word, grade in (("incorrect", WRONG), ("correct", RIGHT), ("unclear", UNCLEAR)):
+        if word in verdict.lower():
             return grade
     return None
 
 
-def _recorded_grade(record: Judged) -> Graded | None:
-    if str(record.verdict) not in ("0", "1", "2"):
-        return None
-    return Graded(int(record.verdict), None if record.same is None else str(record.same) == "1")
-
-
-def _item(record: HallusionBenchQuestion, folder: Path | None) -> Item:
-    meta = {name: str(getattr(record, name)) for name in KEYS}
+def _make_item(row: Row, folder: Path | None = None, *, has_truth: bool = True) -> Item:
+    meta = {name: row.read_id(name) for name in KEYS}
+    row.read_choice("category", choices=("VD", "VS"))
     key = "_".join(meta[name] for name in KEYS)
     meta["group"] = "_".join(meta[name] for name in ("category", "subcategory", "set_id"))  # sets are drawn whole
-    meta["reference"] = record.gt_answer_details or ""
+    meta["reference"] = row.read_text("gt_answer_details") if row.has("gt_answer_details") else ""
     image = None
+    name = row.read_text("filename").removeprefix("./") if row.has("filename") else ""
     if folder is not None and meta["visual_input"] != "0":
-        name = (record.filename or "").removeprefix("./")
         places = [folder / "hallusion_bench" / name, folder / name]
         image = next((place for place in places if place.is_file()), places[0])
-    return Item(key, image, record.question, "yes" if record.gt_answer == "1" else "no", meta)
+    if has_truth and str(row.find("gt_answer")[1]) not in ("0", "1"):
+        raise row.error("gt_answer", f"expected 0 or 1, not {str(row['gt_answer'])[:40]!r}")
+    truth = "yes" if str(row.get("gt_answer")) == "1" else "no"
+    return Item(key, image, row.read_text("question", default=""), truth, meta)
 
 
-def _pair(item: Item) -> tuple[str, ...]:
+def _get_pair(item: Item) -> tuple[str, ...]:
+    """A question with all of its figures."""
     return tuple(item.meta[name] for name in ("category", "subcategory", "set_id", "question_id"))
 
 
-def _figure(item: Item) -> tuple[str, ...]:
+def _get_figure(item: Item) -> tuple[str, ...]:
+    """A figure with all of its questions."""
     return tuple(item.meta[name] for name in ("category", "subcategory", "set_id", "figure_id"))
 
 
-def _image_free(item: Item) -> bool:
-    return (item.meta["category"], item.meta["figure_id"]) == IMAGE_FREE
+def _is_image_free(item: Item) -> bool:
+    return item.meta["category"] == "VS" and item.meta["figure_id"] == "0"
 
 
-def _right(item: Item, grade: Graded) -> bool:
-    """Not knowing is the right answer to a question about an image that was not shown."""
-    return grade.verdict == RIGHT or (grade.verdict == UNCLEAR and _image_free(item))
+def _is_right(item: Item, grade: Grade) -> bool:
+    """An unclear answer is right if the image that the question is about was not shown."""
+    return grade.verdict == RIGHT or (grade.verdict == UNCLEAR and _is_image_free(item))
 
 
-def _blame(item: Item, grade: Graded, original: Graded) -> str | None:
-    """Why an answer is wrong: language (LH), vision (VI), or either (Mixed); None if it is not."""
-    if _right(item, grade):
+def _find_cause(item: Item, grade: Grade, original: Grade) -> str | None:
+    """Why an answer is wrong: language (LH), vision (VI), or either (Mixed); None if it is right."""
+    category = item.meta["category"]
+    if _is_right(item, grade):
         return None
     if item.meta["figure_id"] == "0":
-        return "VI" if item.meta["category"] == "VD" else "LH"
+        return "VI" if category == "VD" else "LH"
     if grade.verdict == UNCLEAR:
-        return "Mixed" if item.meta["category"] == "VS" and original.verdict == WRONG else "VI"
-    if item.meta["category"] == "VD":
+        return "Mixed" if category == "VS" and original.verdict == WRONG else "VI"
+    if category == "VD":
         return "Mixed" if original.verdict == RIGHT and grade.same else "VI"
     if original.verdict == WRONG:
         return "LH" if grade.same else "Mixed"
@@ -232,78 +247,37 @@ def _blame(item: Item, grade: Graded, original: Graded) -> str | None:
     return "VI"
 
 
-def _scores(
-    items: Sequence[Item],
-    graded: Sequence[Graded | None],
-    details: list[dict[str, Any]],
-    unparsed: Sequence[bool] | None = None,
+@score_file.register
+def score_hallusionbench_file(
+    task: HallusionBench, path: Path, truth: Path | None = None, *, lenient: bool = False
 ) -> Scores:
-    per_item = [missing() if grade is None else {} for grade in graded]
-    originals = {_pair(item): grade for item, grade in zip(items, graded) if item.meta["figure_id"] == "0"}
-    for i, (item, grade) in enumerate(zip(items, graded)):
-        if grade is None:
-            continue
-        right, truth = _right(item, grade), item.truth == "yes"
-        per_item[i] = {
-            "n": 1.0,
-            "right": float(right),
-            "truth_yes": float(truth),
-            "said_yes": float(right == truth),
-        }
-        per_item[i] |= {"wrong": float(not right), "false_yes": float(not right and not truth)}
-        original = originals.get(_pair(item))
-        if grade.same is not None and original is not None and (blame := _blame(item, grade, original)):
-            per_item[i] |= {blame: 1.0, "blamed": 1.0}
-        if unparsed and unparsed[i] and not _image_free(item):
-            per_item[i][UNPARSED] = 1.0
-        details[i]["right"] = right
-    altered = [item.meta["visual_input"] == "2" for item in items]
-    _count_groups(per_item, items, graded, "pair", _pair, [True] * len(items))
-    _count_groups(per_item, items, graded, "easy", _pair, [not a for a in altered])
-    _count_groups(per_item, items, graded, "hard", _pair, altered)
-    _count_groups(per_item, items, graded, "figure", _figure, [not _image_free(item) for item in items])
-    named = [{"id": item.id, **detail} for item, detail in zip(items, details)]
-    return Scores(per_item, _METRICS, [item.group for item in items], named)
+    """Score official records that have a judge's verdict (a field that ends in gpt_check) or `model_prediction`.
+
+    The questions are those of `truth` or of the task's data folder, and otherwise those of the file itself.
+    """
+    rows = require_rows(read_records(path), path)
+    source = truth or task.data
+    if source is not None and not any("category" in row for row in rows):
+        return score_by_id(task, path, source if source.is_dir() else source.parent, lenient=lenient)
+    check = next((key for row in rows for key in row if key.endswith("gpt_check")), None)
+    if source is None and check is None and not all("question" in row for row in rows):
+        raise TaskDataMissing(f"hallusionbench: the records have no questions; give --truth {FILE} (from {WHERE})")
+    own = [_make_item(row, has_truth=source is None) for row in rows]
+    items = list({item.id: item for item in own}.values()) if source is None else task.read_questions(source)
+    notes = (ITEMS_FROM_FILE,) if source is None else ()
+    if check is None:
+        texts = [row.read_text("model_prediction", "prediction") for row in rows]
+        entries = [Entry(item.id, text, row.line) for item, text, row in zip(own, texts, rows)]
+        return score_entries(task, items, entries, path, lenient=lenient, notes=notes)
+    graded = [Entry(item.id, row, row.line) for item, row in zip(own, rows)]
+    found, coverage = match_entries([item.id for item in items], graded, path, lenient=lenient)
+    grades = [None if row is None else _read_grade(row, check) for row in found]
+    scores = task.aggregate(items, grades, [{} if row is None else {"verdict": row.get(check)} for row in found])
+    return replace(scores, coverage=coverage, notes=notes)
 
 
-def _count_groups(
-    per_item: list[dict[str, float]],
-    items: Sequence[Item],
-    graded: Sequence[Graded | None],
-    name: str,
-    group_of: Callable[[Item], tuple[str, ...]],
-    included: Sequence[bool],
-) -> None:
-    """Adds each group's outcome to its first item; a group with a missing verdict is left out."""
-    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for i, item in enumerate(items):
-        if included[i]:
-            groups[group_of(item)].append(i)
-    for group in groups.values():
-        grades = [(items[i], graded[i]) for i in group]
-        right = [_right(item, grade) for item, grade in grades if grade is not None]
-        if len(right) == len(group):
-            outcome = {"right": all(right), "none": not any(right), "some": any(right) and not all(right)}
-            per_item[group[0]] |= {f"{name}s": 1.0} | {f"{name}_{k}": float(v) for k, v in outcome.items()}
-
-
-def _yes_difference(counts: Counts) -> Any:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return 100 * np.divide(counts["said_yes"] - counts["truth_yes"], counts["n"])
-
-
-_METRICS = {
-    "aAcc": Metric(Ratio("right", "n")),
-    "fAcc": Metric(Ratio("figure_right", "figures")),
-    "qAcc": Metric(Ratio("pair_right", "pairs")),
-    "easy": Metric(Ratio("easy_right", "easys")),
-    "hard": Metric(Ratio("hard_right", "hards")),
-    "accuracy": Metric(Ratio("right", "n")),  # aAcc under the name that all tasks share
-    "yes_difference": Metric(_yes_difference, "neither"),  # said yes minus truly yes
-    "false_yes": Metric(Ratio("false_yes", "wrong"), "neither"),  # of the wrong answers, those to a no
-    "figure_inconsistent": Metric(Ratio("figure_some", "figures"), "lower"),
-    "figure_wrong": Metric(Ratio("figure_none", "figures"), "lower"),
-    "LH": Metric(Ratio("LH", "blamed"), "neither"),
-    "VI": Metric(Ratio("VI", "blamed"), "neither"),
-    "Mixed": Metric(Ratio("Mixed", "blamed"), "neither"),
-}
+def _read_grade(row: Row, check: str) -> Grade | None:
+    """The verdict of an official record; None if it is not one of the three numbers."""
+    if str(row.get(check)) not in ("0", "1", "2"):
+        return None
+    return Grade(int(row[check]), str(row["same"]) == "1" if row.has("same") else None)

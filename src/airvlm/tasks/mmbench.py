@@ -1,56 +1,75 @@
-"""MMBench: multiple choice, asked once for every rotation of the options; a question counts if every
-rotation is right.
+"""MMBench: multiple choice, asked once per rotation of the options; a question counts if every rotation is right.
 
-The official table is read in files/mmbench_table.py. Knows nothing of models; without a judge, an answer that
-means no option is wrong and counted as unparsed.
+No judge is used: an answer that means no option is wrong and counted as unparsed. The official table (.tsv) has one row
+per question or per rotation, and the images in base64.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
-
-from airvlm.tasks.base import MISSING, UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing
-from airvlm.tasks.coverage import Given, match
-from airvlm.tasks.files.answers import given_answers, in_order_of
-from airvlm.tasks.files.mmbench_table import ABILITIES, CIRCLE, LETTERS, circled, image_file, item_of, rotated
-from airvlm.tasks.files.reading import kind_of, read_json, read_records, read_table
-from airvlm.tasks.files.records import Checked, Id, Text, checked
-from airvlm.tasks.files.spreadsheet import read_spreadsheet
+from airvlm.tasks.answers import ITEMS_FROM_FILE, Entry, read_answers, require_rows, score_entries, score_file
+from airvlm.tasks.base import (
+    MISSING,
+    UNPARSED,
+    Item,
+    Metric,
+    Ratio,
+    Scores,
+    Task,
+    TaskDataMissing,
+    TaskKind,
+    parse_answers,
+)
+from airvlm.tasks.files.reading import Row, get_suffix, read_table
 from airvlm.tasks.words.options import infer_option
 
 __all__ = ["MMBench"]
 
+WHERE = "opencompass.openxlab.space/utils/MMBench"
+ROTATION = 1_000_000  # row index = question + rotation * ROTATION
+LETTERS = "ABCD"
+ABILITIES = {
+    "attribute_reasoning": "AR",
+    "coarse_perception": "CP",
+    "finegrained_perception (cross-instance)": "FP-C",
+    "finegrained_perception (instance-level)": "FP-S",
+    "logic_reasoning": "LR",
+    "relation_reasoning": "RR",
+}
+
 
 @dataclass(frozen=True)
 class MMBench(Task):
-    """MMBench dev. The two published dev tables differ (1164 and 1176 questions): the file's name is in the record."""
+    """MMBench dev. The two published dev tables have 1164 and 1176 questions: the file's name is in the record."""
 
     instruction: Literal["vlmevalkit", "llava"] = "vlmevalkit"
     table: str = "MMBench_DEV_EN.tsv"  # the file in the data folder; mmbench_dev_20230712.tsv is LLaVA's
 
     name: ClassVar[str] = "mmbench"
-    kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "choice"
+    kind: ClassVar[TaskKind] = "choice"
     max_new_tokens: ClassVar[int] = 32
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "vlmevalkit": {},
         "llava": {"instruction": "llava", "table": "mmbench_dev_20230712.tsv"},
     }
-    source: ClassVar[str] = "open-compass/VLMEvalKit; tables at opencompass.openxlab.space/utils/MMBench"
+    source: ClassVar[str] = f"open-compass/VLMEvalKit; tables at {WHERE}"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(f"MMBench's table {self.table} (opencompass.openxlab.space/utils/MMBench)")
-        path = folder / self.table
+        path = self.require_folder(f"MMBench's table {self.table} ({WHERE})") / self.table
         if not path.is_file():
-            raise TaskDataMissing(f"mmbench: {path} is not there; get it from opencompass.openxlab.space/utils/MMBench")
-        rows = circled(read_table(path), path)[:limit]
+            raise TaskDataMissing(f"mmbench: {path} is not there; get it from {WHERE}")
+        rows = _add_rotations(read_table(path), path)[:limit]
         images = {row["index"]: row.get("image", "") for row in rows}
-        return [item_of(row, image_file(row, images, folder / f"{path.stem}_images"), path) for row in rows]
+        folder = path.parent / f"{path.stem}_images"
+        return [replace(_make_item(row), image=_write_image(row, images, folder)) for row in rows]
 
     def prompt(self, item: Item) -> str:
         hint, options = item.meta["hint"], item.meta["options"]
@@ -65,142 +84,149 @@ class MMBench(Task):
         return infer_option(text, item.meta["options"])
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        said = self.parse_all(items, answers)
-        circles: dict[str, list[int]] = defaultdict(list)
-        for i, item in enumerate(items):
-            circles[item.group].append(i)
+        parsed = parse_answers(self, items, answers)
+        right = [letter == item.truth for item, letter in zip(items, parsed)]
         per_item: list[dict[str, float]] = []
-        for item, text, letter in zip(items, answers, said):
-            counts = {"rows": 1.0, "rows_right": float(letter == item.truth)}
-            per_item.append({MISSING: 1.0} if text is None else counts | ({UNPARSED: 1.0} if letter is None else {}))
-        abilities: set[str] = set()
-        for circle in circles.values():
-            ability = items[circle[0]].meta["ability"]
-            abilities.add(ability)
-            if any(answers[i] is None for i in circle):
-                continue  # a circle with a missing answer is neither right nor wrong
-            hit = float(all(said[i] == items[i].truth for i in circle))
-            first = float(said[circle[0]] == items[circle[0]].truth)
-            per_item[circle[0]] |= {"circles": 1.0, "hits": hit, "first": first}
-            per_item[circle[0]] |= {f"{ability}:circles": 1.0, f"{ability}:hits": hit}
+        rotations: dict[str, list[int]] = defaultdict(list)
+        for i, (item, text, letter) in enumerate(zip(items, answers, parsed)):
+            rotations[item.group].append(i)
+            counts = {"rows": 1.0, "rows_right": float(right[i])} | ({UNPARSED: 1.0} if letter is None else {})
+            per_item.append({MISSING: 1.0} if text is None else counts)
+        for group in rotations.values():
+            # a question with a missing rotation is neither right nor wrong
+            if all(answers[i] is not None for i in group):
+                ability, hit = items[group[0]].meta["ability"], float(all(right[i] for i in group))
+                counts = {"circles": 1.0, "hits": hit, "first": float(right[group[0]])}
+                per_item[group[0]] |= counts | {f"{ability}:circles": 1.0, f"{ability}:hits": hit}
         metrics = {
             "accuracy": Metric(Ratio("hits", "circles")),  # circular: the benchmark's figure
             "vanilla": Metric(Ratio("first", "circles")),  # the unrotated question alone
             "rows": Metric(Ratio("rows_right", "rows")),
         }
-        order = [*ABILITIES.values(), *sorted(abilities - set(ABILITIES.values()) - {""})]
-        metrics |= {a: Metric(Ratio(f"{a}:hits", f"{a}:circles")) for a in order if a in abilities}
+        present = {item.meta["ability"] for item in items}
+        known = [ability for ability in ABILITIES.values() if ability in present]
+        for ability in [*known, *sorted(present - set(known) - {""})]:
+            metrics[ability] = Metric(Ratio(f"{ability}:hits", f"{ability}:circles"))
         details = [
-            {"id": item.id, "parsed": letter, "right": letter == item.truth} for item, letter in zip(items, said)
+            {"id": item.id, "parsed": letter, "right": is_right} for item, letter, is_right in zip(items, parsed, right)
         ]
-        return Scores(per_item, metrics, [item.group for item in items], details)
-
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """A table (.tsv, .csv, .xlsx) with predictions; ids and answers (truth: the table); circles as JSON."""
-        kind = kind_of(answers)
-        if kind in (".tsv", ".csv", ".xlsx"):
-            rows = read_spreadsheet(answers) if kind == ".xlsx" else read_table(answers)
-            if rows and {"answer", "prediction"} <= set(rows[0]):
-                return self._predictions(rows, answers, lenient)
-            if truth is None and self.data is None:
-                raise ValueError(f"{answers}: expected a table with index, question, A, B, …, answer and prediction")
-        elif kind == ".json":
-            content = read_json(answers)
-            if isinstance(content, dict) and {"choices", "cases"} <= set(content):
-                return self._inference_cases(checked(Cases, [content], answers)[0])
-            if isinstance(content, list) and content and isinstance(content[0], dict) and "predictions" in content[0]:
-                circles = checked(Circle, read_records(answers), answers)
-                return self._circles(circles, _choices_beside(answers, truth), answers)
-        if truth is not None:
-            rows = read_spreadsheet(truth) if kind_of(truth) == ".xlsx" else read_table(truth)
-            items = [item_of(row, None, truth) for row in circled(rows, truth)]
-            if not items:
-                raise ValueError(f"{truth} holds no questions")
-        else:
-            items = self.items()
-        texts, coverage = in_order_of(items, given_answers(answers), answers, lenient=lenient)
-        scores = replace(self.score(items, texts), coverage=coverage)
-        return scores if truth is None else replace(scores, record={"table": truth.name})
-
-    def _predictions(self, rows: Sequence[Mapping[str, str]], path: Path, lenient: bool) -> Scores:
-        """A table that holds questions, right answers and predictions."""
-        items = [item_of(row, None, path) for row in rows]
-        given = [Given(item.id, row["prediction"], getattr(row, "line", 0)) for item, row in zip(items, rows)]
-        unique = {item.id: item for item in items}
-        ordered = sorted(unique.values(), key=lambda item: (int(item.group), int(item.id)))
-        texts, coverage = match([item.id for item in ordered], given, path, lenient=lenient)
-        circles: dict[str, list[Item]] = defaultdict(list)
-        for item in ordered:
-            circles[item.group].append(item)
-        headless = [key for key, circle in circles.items() if int(circle[0].id) >= CIRCLE]
-        if headless and not lenient:
-            raise ValueError(f"{path}: question {headless[0]} lacks its unrotated row; --lenient counts what there is")
-        notes = []
-        short = [key for key, circle in circles.items() if len(circle) < len(circle[0].meta["options"])]
-        if short:
-            notes.append(
-                f"{len(short)} of {len(circles)} questions lack rotations (the first is {short[0]}): they are hits "
-                "if the rows that are there are right, as in the official script, which is easier than all rotations"
-            )
-        scores = self.score(ordered, texts)
-        return replace(scores, coverage=coverage, notes=(*notes, *scores.notes), record={"table": path.name})
-
-    def _inference_cases(self, content: Cases) -> Scores:
-        """{"choices", "cases": [{"prediction", "can_infer"}]}: how often our reading equals the one in the file."""
-        items = [
-            Item(str(n), None, "", case.can_infer or None, {"options": content.choices})
-            for n, case in enumerate(content.cases)
-        ]
-        read = [self.parse(item, case.prediction) for item, case in zip(items, content.cases)]
-        per_item = [{"cases": 1.0, "equal": float(r == item.truth)} for r, item in zip(read, items)]
-        details = [{"id": item.id, "parsed": r, "right": r == item.truth} for r, item in zip(read, items)]
-        return Scores(per_item, {"agreement": Metric(Ratio("equal", "cases"))}, [i.id for i in items], details)
-
-    def _circles(self, circles: Sequence[Circle], choices: Mapping[str, str], path: Path) -> Scores:
-        """[{"name", "predictions", "GT"}]: the answers to the rotations of one question each."""
-        items, said = [], []
-        names = [circle.name for circle in circles]
-        if len(set(names)) < len(names):
-            raise ValueError(f"{path}: the circle {next(n for n in names if names.count(n) > 1)!r} stands there twice")
-        for circle in circles:
-            options = dict(choices)
-            for k, (text, truth) in enumerate(zip(circle.predictions, circle.GT, strict=True)):
-                meta = {"options": options, "group": circle.name, "ability": "", "hint": ""}
-                items.append(Item(f"{circle.name}/{k}", None, "", truth, meta))
-                said.append(text)
-                options = rotated(options)
-        return self.score(items, said)
+        return Scores(per_item, metrics, [item.group for item in items], details, variant=self.variant_name)
 
 
-class Case(Checked):
-    prediction: Text
-    can_infer: str | bool | None
+# -- the table
 
 
-class Cases(Checked):
-    choices: dict[str, str]
-    cases: Annotated[list[Case], Field(min_length=1)]
+def _read_options(row: Mapping[str, str]) -> dict[str, str]:
+    return {letter: row[letter] for letter in LETTERS if row.get(letter) not in (None, "", "nan")}
 
 
-class Choices(Checked):
-    choices: dict[str, str]
+def _make_item(row: Row) -> Item:
+    index, options = _read_index(row), _read_options(row)
+    ability = row.get("l2-category") or row.get("l2_category") or ""
+    meta: dict[str, Any] = {
+        "options": options,
+        "hint": "" if row.get("hint") in (None, "nan") else row["hint"],
+        "ability": ABILITIES.get(ability, ability),
+        "category": row.get("category", ""),
+        "group": str(index % ROTATION),
+    }
+    answer = row.read_text("answer")
+    if answer not in options:
+        raise row.error("answer", f"expected the letter of an option ({', '.join(options)}), not {answer[:40]!r}")
+    return Item(str(index), None, row.read_text("question"), answer, meta)
 
 
-class Circle(Checked):
-    name: Id
-    predictions: Annotated[list[str], Field(min_length=1)]
-    GT: list[Literal["A", "B", "C", "D"]]
-
-    @model_validator(mode="after")
-    def _of_one_length(self) -> Circle:
-        if len(self.predictions) != len(self.GT):
-            raise ValueError(f"{len(self.predictions)} predictions and {len(self.GT)} right answers")
-        return self
+def _read_index(row: Row) -> int:
+    index = row.read_int("index")
+    if index < 0:
+        raise row.error("index", f"expected a number greater than or equal to 0, not {index}")
+    return index
 
 
-def _choices_beside(answers: Path, truth: Path | None) -> dict[str, str]:
-    """The options' texts, from the truth file or can_infer.json beside the answers; else letters alone."""
-    path = truth or answers.with_name("can_infer.json")
+def _add_rotations(rows: Sequence[Row], path: Path) -> list[Row]:
+    """Rows of all rotations, question by question; built here if the table has the unrotated questions only."""
+    indices = [_read_index(row) for row in rows]
+    if len(set(indices)) < len(indices):
+        raise ValueError(f"{path}: duplicate index {next(i for i in indices if indices.count(i) > 1)}")
+    if any(index >= ROTATION for index in indices):
+        ordered = sorted(zip(indices, rows, strict=True), key=lambda pair: (pair[0] % ROTATION, pair[0]))
+        return [row for _, row in ordered]
+    rotated = []
+    for index, row in zip(indices, rows, strict=True):
+        item = _make_item(row)
+        options, answer = item.meta["options"], item.truth
+        letters = list(options)
+        for k in range(len(letters)):
+            image = row.get("image", "") if k == 0 else row["index"]
+            own = {**options, "index": str(index + k * ROTATION), "answer": answer, "image": image}
+            rotated.append(Row({**row, **own}, row.path, row.place, row.line))
+            # every option moves to the next letter, the last to A
+            texts = list(options.values())
+            options = dict(zip(letters, [*texts[-1:], *texts[:-1]], strict=True))
+            answer = letters[(letters.index(answer) + 1) % len(letters)]
+    return rotated
+
+
+def _write_image(row: Row, images: Mapping[str, str], folder: Path) -> Path:
+    """The row's image as a file, written once; rotated rows name the row that has it."""
+    index, content = row["index"], row.get("image", "")
+    if len(content) < 64:
+        index = content or str(int(index) % ROTATION)
+        content = images.get(index, "")
+    path = folder / f"{index}.jpg"
     if path.is_file():
-        return checked(Choices, [read_json(path)], path)[0].choices
-    return {letter: f"option {letter}" for letter in LETTERS}
+        return path
+    try:
+        data = base64.b64decode(content, validate=True)
+    except binascii.Error:
+        data = b""
+    if not data:
+        raise TaskDataMissing(f"mmbench: row {row['index']} has no image; is this the table with the `image` column?")
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{os.getpid()}.part")
+    scratch.write_bytes(data)
+    scratch.replace(path)  # atomic, so a second process never reads half an image
+    return path
+
+
+# -- files of answers
+
+
+@score_file.register
+def score_mmbench_file(task: MMBench, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+    """Score predictions by index against the table `truth`, or a table that has answers and predictions."""
+    if get_suffix(path) in (".tsv", ".csv", ".xlsx"):
+        rows = read_table(path)
+        if truth is None and task.data is None:
+            if rows and {"answer", "prediction"} <= set(rows[0]):
+                return _score_predictions(task, rows, path, lenient=lenient)
+            raise ValueError(f"{path}: expected a table with index, question, A, B, ..., answer and prediction")
+    entries = read_answers(path)
+    if truth is None:
+        return score_entries(task, task.items(), entries, path, lenient=lenient)
+    rows = require_rows(_add_rotations(read_table(truth), truth), truth, "questions")
+    items = [_make_item(row) for row in rows]
+    return score_entries(task, items, entries, path, lenient=lenient, record={"table": truth.name})
+
+
+def _score_predictions(task: MMBench, rows: Sequence[Row], path: Path, *, lenient: bool) -> Scores:
+    """Score a table that has questions, right answers and predictions."""
+    items = [_make_item(row) for row in rows]
+    entries = [Entry(item.id, row.read_text("prediction"), row.line) for item, row in zip(items, rows)]
+    unique = {item.id: item for item in items}
+    ordered = sorted(unique.values(), key=lambda item: (int(item.group), int(item.id)))
+    questions: dict[str, list[Item]] = defaultdict(list)
+    for item in ordered:
+        questions[item.group].append(item)
+    headless = [key for key, rotations in questions.items() if int(rotations[0].id) >= ROTATION]
+    if headless and not lenient:
+        raise ValueError(f"{path}: question {headless[0]} lacks its unrotated row; with --lenient the others count")
+    short = [key for key, rotations in questions.items() if len(rotations) < len(rotations[0].meta["options"])]
+    notes: tuple[str, ...] = (ITEMS_FROM_FILE,)
+    if short:
+        notes = (
+            f"{len(short)} of {len(questions)} questions lack rotations (the first is {short[0]}): they count as right "
+            "if their rows are right, as in the official script, which is easier than all rotations",
+            *notes,
+        )
+    return score_entries(task, ordered, entries, path, lenient=lenient, notes=notes, record={"table": path.name})

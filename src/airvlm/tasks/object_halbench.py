@@ -1,9 +1,9 @@
 """Object HalBench: hallucinated objects in answers to 300 varied requests for a description (RLHF-V).
 
-Knows nothing about models. `Resp` is the share of answers with a hallucinated object among the answers that name any,
-`Ment` the share of hallucinated objects among all, each counted once an answer. The official extractor is a retired
-language model followed by a large parser, so that its figures cannot be repeated; `words` finds objects as CHAIR does
-and is deterministic, `judge` asks the configured judge for the list of visible objects first.
+`Resp` is the share of answers with a hallucinated object among the answers that name any object, `Ment` the share of
+hallucinated objects among all, each counted once per answer. The official extractor is a retired language model
+followed by a large parser, so its figures cannot be repeated. `words` finds objects as CHAIR does and is deterministic;
+`judge` asks the configured judge for the visible objects first.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, read_records
-from airvlm.tasks.chair import Chair
-from airvlm.tasks.files.coco import image_id, read_objects
-from airvlm.tasks.files.described import Described
-from airvlm.tasks.judges.judge import JudgeQuestion, say
-from airvlm.tasks.judges.judged import JudgedTask, fill, recorded
-from airvlm.tasks.words.objects import Mention, mentions
+from airvlm.tasks.answers import score_file
+from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, TaskKind, parse_answers
+from airvlm.tasks.chair import Chair, read_described_images
+from airvlm.tasks.files.coco import image_key, read_objects
+from airvlm.tasks.files.reading import read_records
+from airvlm.tasks.judges.judge import JudgeQuestion, make_messages
+from airvlm.tasks.judges.task import JudgedTask
+from airvlm.tasks.words.objects import Mention, find_mentions
 
-__all__ = ["ObjectHalBench", "named_objects"]
+__all__ = ["ObjectHalBench", "find_objects"]
 
 IMAGES = 300
 FILE = "obj_halbench_300_with_image.jsonl"
@@ -39,19 +40,24 @@ REQUESTS = (
     "Explain what is going on in the picture and which things are in it.",
     "Look closely at the image and report all that is visible.",
 )
-# Words that this benchmark counts beyond CHAIR's.
-_FURTHER = {"brother": "person", "pedestrian": "person", "motor bike": "motorcycle", "cheesecake": "cake"}
-_FURTHER_WORDS = re.compile(rf"\b({'|'.join(_FURTHER)})s?\b")
+# Words that this benchmark counts in addition to CHAIR's.
+_MORE_WORDS = {"brother": "person", "pedestrian": "person", "motor bike": "motorcycle", "cheesecake": "cake"}
+_MORE_WORDS_PATTERN = re.compile(rf"\b({'|'.join(_MORE_WORDS)})s?\b")
 SHORT = 3  # answers of at most this many words name no objects
+METRICS = {
+    "Resp": Metric(Ratio("hallucinating", "naming"), "lower"),
+    "Ment": Metric(Ratio("hallucinated", "mentions"), "lower"),
+    "recall": Metric(Ratio("found", "objects")),
+}
 
 
-def named_objects(text: str) -> list[Mention]:
-    """Objects that a text names, each word once."""
-    plain = _FURTHER_WORDS.sub(lambda found: _FURTHER[found[1]], text.lower())
-    return list({mention.word: mention for mention in mentions(plain, "exact")}.values())
+def find_objects(text: str) -> list[Mention]:
+    """The objects that a text names, each word once."""
+    plain = _MORE_WORDS_PATTERN.sub(lambda found: _MORE_WORDS[found[1]], text.lower())
+    return list({mention.word: mention for mention in find_mentions(plain, "exact")}.values())
 
 
-def read_list(verdict: str) -> list[str] | None:
+def parse_list(verdict: str) -> list[str] | None:
     """The JSON list of words in a judge's reply."""
     found = re.search(r"\[.*?\]", verdict, re.DOTALL)
     try:
@@ -69,7 +75,7 @@ class ObjectHalBench(JudgedTask):
     seed: int = 0  # of the list of images, without the official file
 
     name: ClassVar[str] = "object-halbench"
-    kind = "caption"
+    kind: ClassVar[TaskKind] = "caption"
     max_new_tokens: ClassVar[int] = 512
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "words": {"extractor": "words"},
@@ -83,82 +89,64 @@ class ObjectHalBench(JudgedTask):
     )
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(f"COCO's annotations/, and {FILE} or val2014/ (images)")
+        folder = self.require_folder(f"COCO's annotations/, and {FILE} or val2014/ (images)")
         if not (folder / FILE).exists():
             listed = Chair(folder, truth_words="exact", seed=self.seed).items(IMAGES, split)[:limit]
             return [Item(item.id, item.image, REQUESTS[i % len(REQUESTS)], item.truth) for i, item in enumerate(listed)]
-        records = read_records(folder / FILE)[:limit]
-        ids = [image_id(record.get("image_id", record.get("image_path", ""))) for record in records]
-        truth = read_objects(folder, "exact", frozenset(ids))
+        rows = read_records(folder / FILE)[:limit]
+        ids = [image_key(row.read_id("image_id", "image_path")) for row in rows]
+        truth = read_objects(folder, "exact", set(ids))
         return [
-            Item(key, base64.b64decode(record["image"]), record["question"], sorted(truth[key]))
-            for key, record in zip(ids, records, strict=True)
+            Item(key, base64.b64decode(row.read_text("image")), row.read_text("question"), sorted(truth[key]))
+            for key, row in zip(ids, rows, strict=True)
         ]
 
     def parse(self, item: Item, text: str) -> list[Mention]:
-        return named_objects(text) if len(text.split()) > SHORT else []
+        return find_objects(text) if len(text.split()) > SHORT else []
+
+    def make_question(self, item: Item, answer: str) -> JudgeQuestion[list[str]]:
+        return JudgeQuestion(make_messages(self.fill_prompt(description=answer)), parse_list)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         """Each item's truth is the collection of categories in its image."""
-        named: list[list[Mention] | None] = [
-            None if text is None else self.parse(item, text) for item, text in zip(items, answers, strict=True)
-        ]
-        said: list[dict[str, Any]] = [{} for _ in items]
+        objects = parse_answers(self, items, answers)
+        details: list[dict[str, Any]] = [{} for _ in items]
         if self.extractor == "judge":
-            named, said = self._judged(answers)
-        per_item: list[dict[str, float]] = []
-        details: list[dict[str, Any]] = []
-        for item, text, objects, verdict in zip(items, answers, named, said, strict=True):
-            if objects is None:
-                per_item.append({"missing": 1.0})
-                details.append({"id": item.id, **verdict})
-                continue
-            wrong = [mention for mention in objects if mention.category not in item.truth]
-            right = {mention.category for mention in objects} & set(item.truth)
-            per_item.append(
-                {
-                    "naming": float(bool(objects)),
-                    "hallucinating": float(bool(wrong)),
-                    "mentions": float(len(objects)),
-                    "hallucinated": float(len(wrong)),
-                    "found": float(len(right)),
-                    "objects": float(len(item.truth)),
-                }
-                | ({} if text is None or text.strip() else {UNPARSED: 1.0})
-            )
-            details.append(
-                {
-                    "id": item.id,
-                    "objects": [mention.category for mention in objects],
-                    "hallucinated": [mention.category for mention in wrong],
-                    "hallucinated_words": [mention.word for mention in wrong],
-                    **verdict,
-                }
-            )
-        metrics = {
-            "Resp": Metric(Ratio("hallucinating", "naming"), "lower"),
-            "Ment": Metric(Ratio("hallucinated", "mentions"), "lower"),
-            "recall": Metric(Ratio("found", "objects")),
-        }
-        return Scores(per_item, metrics, [item.group for item in items], details)
+            asked = [text if text is not None and len(text.split()) > SHORT else None for text in answers]
+            for i, verdict in enumerate(self.ask_judge(items, asked)):
+                if verdict is not None:
+                    objects[i] = None if verdict.value is None else find_objects(", ".join(verdict.value))
+                    details[i] = verdict.to_json()
 
-    def _judged(self, answers: Sequence[str | None]) -> tuple[list[list[Mention] | None], list[dict[str, Any]]]:
-        """Objects among the words that the judge lists; missing where it lists none that can be read."""
-        asked = [i for i, text in enumerate(answers) if text is not None and len(text.split()) > SHORT]
-        prompts = [say(fill(self.template(), description=str(answers[i]))) for i in asked]
-        verdicts = dict(zip(asked, self.the_judge().ask_all(JudgeQuestion(p, read_list) for p in prompts), strict=True))
-        named: list[list[Mention] | None] = []
-        for i, text in enumerate(answers):
-            verdict = verdicts.get(i)
-            if verdict is None:
-                named.append(None if text is None else [])
-            else:
-                named.append(None if verdict.value is None else named_objects(", ".join(verdict.value)))
-        return named, recorded([verdicts.get(i) for i in range(len(answers))])
+        def count(item: Item, found: tuple[str, list[Mention]]) -> tuple[dict[str, float], dict[str, Any]]:
+            text, mentions = found
+            wrong = [mention for mention in mentions if mention.category not in item.truth]
+            counts = {
+                "naming": float(bool(mentions)),
+                "hallucinating": float(bool(wrong)),
+                "mentions": float(len(mentions)),
+                "hallucinated": float(len(wrong)),
+                "found": float(len({mention.category for mention in mentions} & set(item.truth))),
+                "objects": float(len(item.truth)),
+            }
+            if not text.strip():
+                counts[UNPARSED] = 1.0
+            return counts, {
+                "objects": [mention.category for mention in mentions],
+                "hallucinated": [mention.category for mention in wrong],
+                "hallucinated_words": [mention.word for mention in wrong],
+            }
 
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Descriptions by image id, against a COCO annotations folder or JSON of image id -> objects."""
-        truth = truth or self.folder("COCO's annotations/")
-        described = Described.read(answers, truth, "exact", lenient=lenient)
-        items = [Item(image, None, "", described.objects[image]) for image in described.images]
-        return described.scored(self.score(items, described.texts))
+        found = [None if mentions is None else (str(text), mentions) for text, mentions in zip(answers, objects)]
+        return Scores.of(items, found, count, METRICS, variant=self.variant_name, more_details=details)
+
+
+@score_file.register
+def score_object_halbench_file(
+    task: ObjectHalBench, path: Path, truth: Path | None = None, *, lenient: bool = False
+) -> Scores:
+    """Score descriptions by image, against a COCO annotations folder or a label file."""
+    truth = truth or task.require_folder("COCO's annotations/")
+    described = read_described_images(path, truth, "exact", lenient=lenient)
+    items = [Item(entry.key, None, "", described.objects[entry.key]) for entry in described.entries]
+    return described.annotate(task.score(items, [entry.value for entry in described.entries]))

@@ -1,8 +1,7 @@
-"""The built-in tasks, on the embedded model's own world: no data, no network.
+"""The built-in tasks on the scenes of the embedded model: no data, no network.
 
-Knows the bundled scenes and their truth, nothing about the model. `tiny-chair` is CHAIR, `tiny-pope` is POPE, and
-`tiny-existence`, `-count`, `-position` and `-colour` ask two questions an image, one answered by yes and one by no,
-in the manner of MME's hallucination subset.
+`tiny-chair` is CHAIR, `tiny-pope` is POPE, and `tiny-existence`, `-count`, `-position` and `-color` ask two questions
+per image, one answered by yes and one by no, as MME's hallucination subset does.
 """
 
 from __future__ import annotations
@@ -14,45 +13,30 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airvlm import tiny
+from airvlm.tasks.answers import read_answers, score_entries, score_file
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task
 from airvlm.tasks.chair import CHAIR_METRICS, Chair
-from airvlm.tasks.files.answers import given_answers, in_order_of
-from airvlm.tasks.pope import Pope, spread
-from airvlm.tasks.pope_builder import SETTINGS, Setting
-from airvlm.tasks.words.singular import Words
-from airvlm.tasks.words.tagger import how_tagged
-from airvlm.tasks.words.yesno import PARSERS, YesBias, read_yes_no, yes_no_scores
+from airvlm.tasks.pope import SETTINGS, Pope, Setting, split_limit
+from airvlm.tasks.words.base_forms import Words
+from airvlm.tasks.words.tagger import load_tagger
+from airvlm.tasks.words.yesno import PARSERS, YesNo, parse_yes_no, score_yes_no
 from airvlm.tiny import grammar
 from airvlm.tiny.world import COLORS, OBJECTS
 
 __all__ = ["TinyChair", "TinyPope", "TinyYesNo"]
 
-Subtask = Literal["existence", "count", "position", "colour"]
+Subtask = Literal["existence", "count", "position", "color"]
 
 
-def refuse_labels(name: str, objects: Path | None) -> None:
-    """The bundled scenes have labels of their own; others would silently do nothing."""
+def _refuse_labels(name: str, objects: Path | None) -> None:
+    """The bundled scenes have labels of their own; others would have no effect."""
     if objects is not None:
         raise ValueError(f"{name} has its own images and labels: --objects is for chair and pope")
 
 
-def rescore_by_item(task: Task, answers: Path, truth: Path | None, lenient: bool) -> Scores:
-    """Scores of answers by item id, in whichever split has those items; the truth is built in."""
-    if truth is not None:
-        raise ValueError(f"{task.name} has its truth built in: leave out --truth")
-    given = given_answers(answers)
-    known = {one.key for one in given}
-    for split in tiny.SPLITS:
-        items = task.items(split=split)
-        if any(item.id in known for item in items):
-            texts, coverage = in_order_of(items, given, answers, lenient=lenient)
-            return replace(task.score(items, texts), coverage=coverage, record={"split": split})
-    raise ValueError(f"{answers}: no answer has the id of an item of {task.name} (such as {task.items(1)[0].id})")
-
-
 @dataclass(frozen=True)
 class TinyChair(Chair):
-    """CHAIR on the bundled scenes; every word that the world knows is found, in both numbers."""
+    """CHAIR on the bundled scenes; every object name is found in the singular and the plural."""
 
     words: Words = "exact"
 
@@ -63,27 +47,24 @@ class TinyChair(Chair):
         "wordnet": {"words": "wordnet"},
         "exact-complete": {"words": "exact", "drop_incomplete": True},
     }
-    source: ClassVar[str] = "bundled scenes of the embedded model's world"
+    source: ClassVar[str] = "bundled scenes of the embedded model"
 
     def __post_init__(self) -> None:
-        refuse_labels(self.name, self.objects)
+        _refuse_labels(self.name, self.objects)
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        if "wordnet" in self._extractors:
+            load_tagger()
         return [
             Item(scene.id, scene, grammar.DESCRIBE, sorted(scene.names), {"context": scene.context})
             for scene in tiny.scenes(split)[:limit]
         ]
 
     def settings(self) -> dict[str, Any]:
-        own = Task.settings(self)
-        return own | {"tagger": how_tagged(self.tagger) if self.words == "wordnet" else None}
+        return Chair.settings(replace(self, data=None))  # there is no list of images to record
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
         return replace(super().score(items, answers), definitions=CHAIR_METRICS)
-
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Answers by item id; the truth is built in."""
-        return rescore_by_item(self, answers, truth, lenient)
 
 
 @dataclass(frozen=True)
@@ -95,30 +76,26 @@ class TinyPope(Pope):
 
     name: ClassVar[str] = "tiny-pope"
     max_new_tokens: ClassVar[int] = 8
-    source: ClassVar[str] = "bundled scenes of the embedded model's world"
+    source: ClassVar[str] = "bundled scenes of the embedded model"
 
     def __post_init__(self) -> None:
-        refuse_labels(self.name, self.objects)
+        _refuse_labels(self.name, self.objects)
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         settings = SETTINGS if self.setting == "all" else (self.setting,)
         images = {scene.id: scene for scene in tiny.scenes(split)}
         found: list[Item] = []
-        for setting, share in zip(settings, spread(limit, len(settings)), strict=True):
+        for setting, share in zip(settings, split_limit(limit, len(settings)), strict=True):
             for question in tiny.questions(split, setting)[:share]:
                 meta = {"group": question.scene, "setting": setting, "object": question.object}
                 key = f"{setting}-{question.id}"
                 found.append(Item(key, images[question.scene], question.text, question.label, meta))
         return found
 
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Answers by item id; the truth is built in."""
-        return rescore_by_item(self, answers, truth, lenient)
-
 
 @dataclass(frozen=True)
 class TinyYesNo(Task):
-    """Two questions an image on existence, number, place or the background's colour."""
+    """Two questions per image about existence, number, place or the color of the background."""
 
     subtask: Subtask = "existence"
     parser: str = "strict"
@@ -128,47 +105,45 @@ class TinyYesNo(Task):
     kind = "yesno"
     max_new_tokens: ClassVar[int] = 8
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {"parser": name} for name in PARSERS}
-    source: ClassVar[str] = "bundled scenes of the embedded model's world"
+    source: ClassVar[str] = "bundled scenes of the embedded model"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         found: list[Item] = []
         for scene in tiny.scenes(split):
             if limit is not None and len(found) >= limit:
                 break
-            draw = random.Random(f"{self.seed} {self.subtask} {scene.id}")
-            for number, exchange in enumerate(_pair(self.subtask, scene, draw)):
+            # the seed keeps the former spelling, so that the questions stay the same
+            draw = random.Random(f"{self.seed} {self.subtask.replace('color', 'colour')} {scene.id}")
+            for number, exchange in enumerate(_make_pair(self.subtask, scene, draw)):
                 meta = {"group": scene.id, "first": number == 0}
                 key = f"{self.subtask}-{scene.id}-{number}"
                 found.append(Item(key, scene, exchange.question, exchange.answer.lower(), meta))
         return found[:limit]
 
-    def parse(self, item: Item, text: str) -> YesBias | None:
-        return read_yes_no(text, item.truth, self.parser)
+    def parse(self, item: Item, text: str) -> YesNo | None:
+        return parse_yes_no(text, item.truth, self.parser)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        """Accuracy, and accuracy+: images with both questions right; MME's score is their sum."""
-        scores = yes_no_scores(items, answers, self.parser)
+        """Accuracy, and accuracy+ (images with both questions right); MME's score is their sum."""
+        scores = score_yes_no(items, answers, self.parser, variant=self.variant_name)
         right: dict[str, list[bool]] = {}
         for item, detail in zip(items, scores.details, strict=True):
             right.setdefault(item.group, []).append(bool(detail.get("correct")))
         per_item = [dict(counts) for counts in scores.per_item]
-        for i, item in enumerate(items):  # an image counts once, with its first question
+        # an image counts once, with its first question
+        for i, item in enumerate(items):
             if item.meta["first"] and "missing" not in per_item[i]:
                 per_item[i] |= {"images": 1.0, "both": float(all(right[item.group]))}
-        extra = {"accuracy+": Metric(Ratio("both", "images")), "score": Metric(_score)}
+        extra = {"accuracy+": Metric(Ratio("both", "images")), "score": Metric(_add_accuracies)}
         return replace(scores, per_item=per_item, definitions={**scores.definitions, **extra})
 
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Answers by item id; the truth is built in."""
-        return rescore_by_item(self, answers, truth, lenient)
 
-
-def _score(counts: Mapping[str, Any]) -> Any:
+def _add_accuracies(counts: Mapping[str, Any]) -> Any:
     return Ratio("correct", "n")(counts) + Ratio("both", "images")(counts)
 
 
-def _pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) -> tuple[grammar.Exchange, ...]:
-    """A question answered by yes and one answered by no; nothing, where the scene does not allow both."""
+def _make_pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) -> tuple[grammar.Exchange, ...]:
+    """A question answered by yes and one answered by no; nothing if the scene does not allow both."""
     if subtask == "existence":
         absent = draw.choice([name for name in OBJECTS if name not in scene.names])
         return grammar.existence_question(draw.choice(scene.names), True), grammar.existence_question(absent, False)
@@ -184,8 +159,26 @@ def _pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) -> tu
         placed = draw.choice(lone)
         true = grammar.place_name(placed.x, placed.y)
         wrong_place = draw.choice([place for place in grammar.PLACES if place != true])
-        return grammar.position_question(placed.name, true, true), grammar.position_question(placed.name, true, wrong_place)
-    if subtask == "colour":
+        return grammar.position_question(placed.name, true, true), grammar.position_question(
+            placed.name, true, wrong_place
+        )
+    if subtask == "color":
         wrong_color = draw.choice([color for color in COLORS if color != scene.color])
         return grammar.color_question(scene.color, scene.color), grammar.color_question(scene.color, wrong_color)
-    raise ValueError(f"no questions on {subtask!r}; there are existence, count, position, colour")
+    raise ValueError(f"unknown subtask {subtask!r}. Known: existence, count, position, color")
+
+
+@score_file.register(TinyChair)
+@score_file.register(TinyPope)
+@score_file.register(TinyYesNo)
+def score_tiny_file(task: Task, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+    """Score answers by item id, in whichever split has those items; the truth is built in."""
+    if truth is not None:
+        raise ValueError(f"{task.name} has its truth built in: leave out --truth")
+    entries = read_answers(path)
+    keys = {entry.key for entry in entries}
+    for split in tiny.SPLITS:
+        items = task.items(split=split)
+        if any(item.id in keys for item in items):
+            return score_entries(task, items, entries, path, lenient=lenient, record={"split": split})
+    raise ValueError(f"{path}: no answer has the id of an item of {task.name} (such as {task.items(1)[0].id})")

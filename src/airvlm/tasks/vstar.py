@@ -1,9 +1,8 @@
-"""V* Bench: small things in large images, 115 questions on attributes and 76 on positions, with options.
+"""V* Bench: small objects in large images, 115 questions about attributes and 76 about positions, with options.
 
-Two protocols, never to be mixed in one table: *likelihood* (official) picks the option whose words the
-model finds likeliest after the question; *letter* asks for a letter. Knows nothing of how likelihoods are
-computed: the answer to an item is then a JSON list of mean log-likelihoods, one an option, in the order of
-``item.meta["options"]``.
+Two protocols, whose figures cannot be compared: `likelihood` (official) takes the option that is most likely after the
+question, and the answer to an item is a JSON list of mean log-likelihoods, one per option in the order of
+`item.meta["options"]`; `letter` asks for a letter.
 """
 
 from __future__ import annotations
@@ -12,30 +11,18 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
-
-from airvlm.tasks.base import (
-    MISSING,
-    UNPARSED,
-    Item,
-    Metric,
-    Ratio,
-    Scores,
-    Task,
-    TaskDataMissing,
-)
-from airvlm.tasks.coverage import Given, match
-from airvlm.tasks.files.answers import given_answers, in_order_of
-from airvlm.tasks.files.reading import read_json, read_records
-from airvlm.tasks.files.records import Checked, OptionalId, Text, checked, first_of
-from airvlm.tasks.words.options import strict_option
+from airvlm.tasks.answers import ITEMS_FROM_FILE, Entry, score_by_id, score_entries, score_file
+from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing, TaskKind
+from airvlm.tasks.files.reading import Row, read_json, read_records
+from airvlm.tasks.words.options import parse_option
 
 __all__ = ["VStar"]
 
+LETTERS = "ABCDEFGH"
 PARTS = {"direct_attributes": "attribute", "relative_position": "spatial"}
 IMAGES = (".jpg", ".jpeg", ".png")
 WHERE = "huggingface.co/datasets/craigwu/vstar_bench"
@@ -43,13 +30,13 @@ WHERE = "huggingface.co/datasets/craigwu/vstar_bench"
 
 @dataclass(frozen=True)
 class VStar(Task):
-    """V* Bench from the official folder: direct_attributes/ and relative_position/, each an image and a .json."""
+    """V* Bench from the official folder: direct_attributes/ and relative_position/ with images and .json files."""
 
     ask: Literal["likelihood", "letter"] = "likelihood"
-    seed: int = 0  # letter: the order of the options (in the files the first is always right)
+    seed: int = 0  # letter: of the order of the options
 
     name: ClassVar[str] = "vstar"
-    kind: ClassVar[Literal["caption", "yesno", "choice", "judged"]] = "choice"
+    kind: ClassVar[TaskKind] = "choice"
     max_new_tokens: ClassVar[int] = 16
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "likelihood": {"ask": "likelihood"},
@@ -61,39 +48,40 @@ class VStar(Task):
         object.__setattr__(self, "protocol", "likelihood" if self.ask == "likelihood" else "text")
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        folder = self.folder(f"V* Bench ({' and '.join(PARTS)}: images with .json files) from {WHERE}")
+        folder = self.require_folder(f"V* Bench ({' and '.join(PARTS)}: images with .json files) from {WHERE}")
         items = []
         for part in PARTS:
             files = sorted((folder / part).glob("*.json"))
             if not files:
                 raise TaskDataMissing(f"vstar: no .json files in {folder / part}; get the folder from {WHERE}")
             for file in files:
-                question = checked(
-                    VStarQuestion, [read_json(file)] if isinstance(read_json(file), dict) else [{}], file
-                )[0]
-                items.append(self._item(part, file.stem, question, _image_of(file)))
+                content = read_json(file)
+                row = Row(content if isinstance(content, dict) else {}, file, "line 1", 1)
+                items.append(self._make_item(part, file.stem, row, _find_image(file)))
                 if limit is not None and len(items) >= limit:
                     return items
         return items
 
-    def _item(self, part: str, stem: str, record: VStarQuestion, image: Path | None) -> Item:
-        options, order = record.options, list(range(len(record.options)))
+    def _make_item(self, part: str, stem: str, row: Row, image: Path) -> Item:
+        options = _read_options(row)
+        # in the files the first option is always right
+        order = list(range(len(options)))
         if self.ask == "letter":
             random.Random(f"{self.seed}/{part}/{stem}").shuffle(order)
         meta = {"part": PARTS[part], "options": [options[k] for k in order]}
-        return Item(f"{part}/{stem}", image, record.question, order.index(0), meta)
+        return Item(f"{part}/{stem}", image, row.read_text("question"), order.index(0), meta)
 
     def prompt(self, item: Item) -> str:
         if self.ask == "likelihood":
             return item.question
-        lettered = "\n".join(f"{letter}. {text}" for letter, text in _lettered(item).items())
+        lettered = "\n".join(f"{letter}. {text}" for letter, text in _label_options(item).items())
         return f"{item.question}\n{lettered}\nAnswer with the option's letter from the given choices directly."
 
     def parse(self, item: Item, text: str) -> int | None:
-        """The number of the option chosen; None if the answer names none."""
+        """The number of the chosen option; None if the answer names none."""
         if self.ask == "letter":
-            letter = strict_option(text, _lettered(item))
-            return None if letter is None else list(_lettered(item)).index(letter)
+            letter = parse_option(text, _label_options(item))
+            return None if letter is None else list(_label_options(item)).index(letter)
         try:
             likelihoods = [float(value) for value in json.loads(text)]
         except (ValueError, TypeError):
@@ -103,64 +91,51 @@ class VStar(Task):
         return max(range(len(likelihoods)), key=likelihoods.__getitem__)
 
     def score(self, items: Sequence[Item], answers: Sequence[str | None]) -> Scores:
-        per_item: list[dict[str, float]] = []
-        details: list[dict[str, Any]] = []
-        for item, text in zip(items, answers):
-            chosen = None if text is None else self.parse(item, text)
-            right, part = float(chosen == item.truth), item.meta["part"]
+        def count(item: Item, text: str) -> tuple[dict[str, float], dict[str, Any]]:
+            chosen, part = self.parse(item, text), item.meta["part"]
+            right = float(chosen == item.truth)
             counts = {"n": 1.0, "right": right, f"{part}:n": 1.0, f"{part}:right": right}
             counts |= {UNPARSED: 1.0} if chosen is None else {}
-            per_item.append({MISSING: 1.0} if text is None else counts)
-            details.append({"id": item.id, "parsed": chosen, "right": chosen == item.truth})
+            return counts, {"parsed": chosen, "right": chosen == item.truth}
+
         metrics = {"accuracy": Metric(Ratio("right", "n"))}
         metrics |= {part: Metric(Ratio(f"{part}:right", f"{part}:n")) for part in PARTS.values()}
         notes = (f"V* Bench by {self.ask}: not comparable with figures of the other protocol",)
-        return Scores(per_item, metrics, [item.group for item in items], details, notes)
-
-    def rescore(self, answers: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
-        """Ids and answers (truth: the official folder), or records with category, options, label and answer."""
-        if truth is None and self.data is None:
-            said = checked(Labelled, read_records(answers), answers)
-            items = [_labelled(n, record) for n, record in enumerate(said)]
-            given = [Given(item.id, one.text, one.line) for item, one in zip(items, said)]
-            unique = list({item.id: item for item in items}.values())
-            texts, coverage = match([item.id for item in unique], given, answers, lenient=lenient)
-            return replace(self.variant("letter").score(unique, texts), coverage=coverage)
-        task = self if truth is None else type(self)(truth, ask=self.ask, seed=self.seed)
-        items = task.items()
-        texts, coverage = in_order_of(items, given_answers(answers), answers, lenient=lenient)
-        return replace(task.score(items, texts), coverage=coverage)
+        return Scores.of(items, answers, count, metrics, notes, self.variant_name)
 
 
-class VStarQuestion(Checked):
-    """A question's .json; its first option is right."""
-
-    question: Text
-    options: Annotated[list[str], Field(min_length=2, max_length=8)]
-
-
-class Labelled(Checked):
-    """A record that carries its own options and the letter of the right one."""
-
-    question_id: OptionalId = None
-    category: Text
-    options: Annotated[list[str], Field(min_length=2, max_length=8)]
-    label: Annotated[Literal["A", "B", "C", "D", "E", "F", "G", "H"], BeforeValidator(lambda v: str(v).strip().upper())]
-    text: Text = first_of("text", "prediction")
+def _read_options(row: Row) -> list[str]:
+    options = row.read_texts("options")
+    if not 2 <= len(options) <= len(LETTERS):
+        raise row.error("options", f"expected 2 to {len(LETTERS)} options, not {len(options)}")
+    return options
 
 
-def _labelled(n: int, record: Labelled) -> Item:
-    part = PARTS.get(record.category, record.category)
-    truth = "ABCDEFGH".index(record.label)
-    return Item(record.question_id or str(n), None, "", truth, {"part": part, "options": record.options})
+def _label_options(item: Item) -> dict[str, str]:
+    return dict(zip(LETTERS, item.meta["options"]))
 
 
-def _lettered(item: Item) -> dict[str, str]:
-    return dict(zip("ABCDEFGH", item.meta["options"]))
-
-
-def _image_of(file: Path) -> Path:
+def _find_image(file: Path) -> Path:
     for suffix in IMAGES:
         if file.with_suffix(suffix).is_file():
             return file.with_suffix(suffix)
     raise TaskDataMissing(f"vstar: no image beside {file}; expected {file.stem}.jpg or .png")
+
+
+@score_file.register
+def score_vstar_file(task: VStar, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+    """Score answers by id (truth: the official folder), or records with category, options, label and text."""
+    if truth is not None or task.data is not None:
+        return score_by_id(task, path, truth, lenient=lenient)
+    items, entries = [], []
+    for n, row in enumerate(read_records(path)):
+        category, label = row.read_text("category"), row.find("label")[1]
+        letters = list(LETTERS)
+        if str(label).strip().upper() not in letters:
+            raise row.error("label", f"expected a letter from A to {letters[-1]}, not {str(label)[:40]!r}")
+        meta = {"part": PARTS.get(category, category), "options": _read_options(row)}
+        key = row.read_id("question_id", default=str(n))
+        items.append(Item(key, None, "", letters.index(str(label).strip().upper()), meta))
+        entries.append(Entry(key, row.read_text("text", "prediction"), row.line))
+    unique = list({item.id: item for item in items}.values())
+    return score_entries(task.with_variant("letter"), unique, entries, path, lenient=lenient, notes=(ITEMS_FROM_FILE,))

@@ -1,10 +1,15 @@
-"""Laws of the judge: what is said is kept word for word, what fails passes or stays missing, nothing is invented."""
+"""The judge: verdicts are stored word for word, temporary faults are tried again, and failures stay missing."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +21,12 @@ from airvlm.tasks.judges.judge import (
     JudgeQuestion,
     JudgeRefused,
     NoJudge,
-    pairwise,
-    prompt_hash,
-    say,
+    VerdictFile,
+    ask_in_both_orders,
+    hash_messages,
+    make_messages,
 )
-from airvlm.tasks.judges.verdicts import VerdictFile
 from tests.fake_judge import FakeJudge, Fault
-
-
-@pytest.fixture(autouse=True)
-def loopback_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 def number(text: str) -> float | None:
@@ -39,7 +39,7 @@ def judge_at(fake: FakeJudge, path: Path | None = None, **fields: Any) -> Judge:
 
 
 def ask(judge: Judge, text: str = "how much?", **fields: Any) -> Any:
-    return judge.ask(JudgeQuestion(say(text), number, **fields))
+    return judge.ask(JudgeQuestion(make_messages(text), number, **fields))
 
 
 def test_a_verdict_is_recorded_with_its_words_model_and_prompt(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_verdict_is_recorded_with_its_words_model_and_prompt(tmp_path: Path) -
     record = json.loads((tmp_path / "v.jsonl").read_text())
     assert (verdict.value, verdict.raw, verdict.served_by) == (7.0, "7", "fake-1")
     assert (record["raw"], record["model"], record["served_by"]) == ("7", "fake-model", "fake-1")
-    assert record["prompt"] == verdict.prompt_hash == prompt_hash(say("how much?"))
+    assert record["prompt"] == verdict.prompt_hash == hash_messages(make_messages("how much?"))
     assert fake.requests[0]["path"] == "/v1/chat/completions"
     assert fake.keys == ["Bearer secret"]
     assert "secret" not in (tmp_path / "v.jsonl").read_text() + repr(judge_at(fake))
@@ -67,14 +67,14 @@ def test_a_verdict_is_recorded_with_its_words_model_and_prompt(tmp_path: Path) -
     ],
     ids=["500", "503-html", "429-seconds", "429-date", "garbage", "torn-json", "timeout"],
 )
-def test_a_fault_that_passes_is_tried_again(fault: Fault) -> None:
+def test_a_temporary_fault_is_tried_again(fault: Fault) -> None:
     with FakeJudge(lambda prompt, n: fault if n < 2 else "3") as fake:
         verdict = ask(judge_at(fake, timeout=1.0 if fault.delay else 30.0))
     assert verdict.value == 3.0
     assert len(fake.requests) == 3
 
 
-def test_retry_after_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("airvlm.tasks.judges.judge.time.sleep", waits.append)
     with FakeJudge(lambda prompt, n: Fault(429, {"Retry-After": "17"}) if n == 0 else "1") as fake:
@@ -82,7 +82,7 @@ def test_retry_after_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [17.0]
 
 
-def test_waits_double_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_times_double_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("airvlm.tasks.judges.judge.time.sleep", waits.append)
     with FakeJudge(lambda prompt, n: Fault(500, {"Retry-After": "9999"} if n == 3 else {})) as fake:
@@ -91,7 +91,7 @@ def test_waits_double_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits[3] == 60.0
 
 
-def test_a_judge_that_never_answers_gives_a_missing_verdict_and_no_record(tmp_path: Path) -> None:
+def test_a_judge_that_never_answers_gives_a_missing_verdict(tmp_path: Path) -> None:
     with FakeJudge(lambda prompt, n: Fault(500)) as fake:
         verdict = ask(judge_at(fake, tmp_path / "v.jsonl", attempts=2))
     assert verdict.value is None
@@ -107,7 +107,7 @@ def test_an_unreadable_verdict_is_asked_again_warmer_and_then_missing(tmp_path: 
     assert [request["temperature"] for request in fake.requests] == [0.0, 0.5, 1.0]
 
 
-def test_an_unreadable_verdict_is_kept_and_asked_for_again_another_time(tmp_path: Path) -> None:
+def test_an_unreadable_verdict_is_stored_and_asked_for_again_in_the_next_run(tmp_path: Path) -> None:
     with FakeJudge(lambda prompt, n: "as an AI I cannot" if n < 3 else "4") as fake:
         assert ask(judge_at(fake, tmp_path / "v.jsonl")).value is None
         assert "as an AI" in (tmp_path / "v.jsonl").read_text()
@@ -115,13 +115,13 @@ def test_an_unreadable_verdict_is_kept_and_asked_for_again_another_time(tmp_path
 
 
 @pytest.mark.parametrize("body", [b'{"choices": []}', b'{"choices": [{"message": {"content": ""}}]}', b"[]", b"null"])
-def test_half_a_reply_is_asked_for_again_and_never_kept(tmp_path: Path, body: bytes) -> None:
+def test_an_incomplete_reply_is_asked_for_again_and_not_stored(tmp_path: Path, body: bytes) -> None:
     with FakeJudge(lambda prompt, n: Fault(200, body=body) if n == 0 else "5") as fake:
         assert ask(judge_at(fake, tmp_path / "v.jsonl")).value == 5.0
     assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
 
 
-def test_what_a_judge_costs_is_counted(tmp_path: Path) -> None:
+def test_requests_and_tokens_are_counted(tmp_path: Path) -> None:
     before = SPENT.to_json()
     reply = {
         "choices": [{"message": {"content": "5"}}],
@@ -135,7 +135,7 @@ def test_what_a_judge_costs_is_counted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "v.jsonl").read_text())["prompt_tokens"] == 11
 
 
-def test_a_key_that_the_endpoint_repeats_is_in_no_message_and_in_no_file(tmp_path: Path) -> None:
+def test_a_key_that_the_endpoint_repeats_is_hidden(tmp_path: Path) -> None:
     with FakeJudge(lambda prompt, n: Fault(500, body=b"no such key: secret")) as fake:
         verdict = ask(judge_at(fake, tmp_path / "v.jsonl", attempts=1))
     assert verdict.value is None and "secret" not in str(verdict)
@@ -145,22 +145,22 @@ def test_a_key_that_the_endpoint_repeats_is_in_no_message_and_in_no_file(tmp_pat
     assert "secret" not in str(refused.value)
 
 
-def test_one_declined_question_is_missing_and_the_others_go_on() -> None:
+def test_a_declined_question_is_missing_and_the_others_are_judged() -> None:
     with FakeJudge(lambda prompt, n: Fault(400) if "bad" in prompt else "5") as fake:
-        verdicts = judge_at(fake).ask_all([JudgeQuestion(say(t), number) for t in ("good", "bad", "fine")])
+        verdicts = judge_at(fake).ask_all([JudgeQuestion(make_messages(t), number) for t in ("good", "bad", "fine")])
     assert [verdict.value for verdict in verdicts] == [5.0, None, 5.0]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
-def test_a_judge_that_refuses_everyone_stops_the_run(status: int) -> None:
+def test_a_judge_that_refuses_every_question_stops_the_run(status: int) -> None:
     with FakeJudge(lambda prompt, n: Fault(status, {"Location": "http://127.0.0.1:9/"})) as fake:
         with pytest.raises(JudgeRefused, match=f"{status}.*AIRVLM_JUDGE_KEY"):
-            judge_at(fake).ask_all([JudgeQuestion(say("a"), number)])
+            judge_at(fake).ask_all([JudgeQuestion(make_messages("a"), number)])
     assert len(fake.requests) == 1, "neither repeated nor followed elsewhere with the key"
 
 
-def test_a_stopped_run_asks_only_what_is_not_on_file(tmp_path: Path) -> None:
-    questions = [JudgeQuestion(say(f"question {i}"), number) for i in range(6)]
+def test_a_resumed_run_asks_only_what_is_not_stored(tmp_path: Path) -> None:
+    questions = [JudgeQuestion(make_messages(f"question {i}"), number) for i in range(6)]
     with FakeJudge(lambda prompt, n: prompt.split()[-1]) as fake:
         judge_at(fake, tmp_path / "v.jsonl").ask_all(questions[:4])
         resumed = judge_at(fake, tmp_path / "v.jsonl").ask_all(questions)
@@ -168,9 +168,9 @@ def test_a_stopped_run_asks_only_what_is_not_on_file(tmp_path: Path) -> None:
         assert len(fake.requests) == 6
 
 
-def test_a_torn_line_costs_one_question_and_spoils_no_other(tmp_path: Path) -> None:
+def test_an_incomplete_line_costs_one_question_only(tmp_path: Path) -> None:
     path = tmp_path / "v.jsonl"
-    questions = [JudgeQuestion(say(f"question {i}"), number) for i in range(3)]
+    questions = [JudgeQuestion(make_messages(f"question {i}"), number) for i in range(3)]
     with FakeJudge(lambda prompt, n: prompt.split()[-1]) as fake:
         judge_at(fake, path, workers=1).ask_all(questions)
         path.write_bytes(path.read_bytes()[:-20])  # killed while writing the third
@@ -181,7 +181,7 @@ def test_a_torn_line_costs_one_question_and_spoils_no_other(tmp_path: Path) -> N
         assert len(fake.requests) == 4
 
 
-def test_writers_in_many_threads_never_mix_lines(tmp_path: Path) -> None:
+def test_lines_of_several_threads_are_not_mixed(tmp_path: Path) -> None:
     files = [VerdictFile(tmp_path / "v.jsonl") for _ in range(4)]
 
     def write(file: VerdictFile, part: int) -> None:
@@ -207,7 +207,7 @@ def test_another_model_or_temperature_is_another_verdict(tmp_path: Path) -> None
         assert ask(first).value == 0.0
 
 
-def test_a_judge_that_favours_the_first_place_gains_nothing_by_it() -> None:
+def test_a_preference_for_the_first_place_cancels_out() -> None:
     def first_wins(prompt: str, n: int) -> str:
         return "9 1"
 
@@ -216,18 +216,22 @@ def test_a_judge_that_favours_the_first_place_gains_nothing_by_it() -> None:
         return float(a), float(b)
 
     with FakeJudge(first_wins) as fake:
-        scores = pairwise(judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two))
+        scores = ask_in_both_orders(
+            judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(make_messages(f"{a} or {b}"), two)
+        )
     assert scores == [((5.0,), (5.0,))]
     assert {request["messages"][0]["content"] for request in fake.requests} == {"x or y", "y or x"}
 
 
-def test_a_pair_judged_in_one_order_only_is_missing() -> None:
+def test_a_pair_with_one_unreadable_verdict_is_missing() -> None:
     with FakeJudge(lambda prompt, n: "4 5" if prompt == "x or y" else "dunno") as fake:
 
         def two(text: str) -> tuple[float, ...] | None:
             return None if text == "dunno" else (4.0, 5.0)
 
-        assert pairwise(judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(say(f"{a} or {b}"), two)) == [None]
+        assert ask_in_both_orders(
+            judge_at(fake), [("x", "y")], lambda i, a, b: JudgeQuestion(make_messages(f"{a} or {b}"), two)
+        ) == [None]
 
 
 def test_without_a_configured_judge_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,3 +257,47 @@ def test_verdicts_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     file = VerdictFile(tmp_path / "v.jsonl")
     file.append({"key": "a", "raw": "1"})
     assert os.stat(file.path).st_mode & 0o077 == 0
+
+
+WRITER = """
+import sys
+from airvlm.tasks.judges.judge import VerdictFile
+verdicts = VerdictFile(sys.argv[1])
+for n in range(int(sys.argv[2])):
+    if verdicts.get(str(n)) is None:
+        verdicts.append({"key": str(n), "verdict": "x" * 2000})
+    print(n, flush=True)
+"""
+
+
+def start_writer(path: Path, n: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(path), str(n)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_the_first_verdict_of_a_key_counts_in_every_process(tmp_path: Path) -> None:
+    one, two = VerdictFile(tmp_path / "v.jsonl"), VerdictFile(tmp_path / "v.jsonl")
+    one.append({"key": "a", "verdict": 1})
+    two.append({"key": "a", "verdict": 2})
+    assert one.get("a") == two.get("a") == {"key": "a", "verdict": 1}
+    assert (tmp_path / "v.jsonl").read_bytes().count(b"\n") == 1
+    assert (tmp_path / "v.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_killed_writers_leave_every_verdict_once(tmp_path: Path) -> None:
+    path, rng = tmp_path / "v.jsonl", random.Random(0)
+    for _ in range(2):
+        pair = [start_writer(path, 10_000), start_writer(path, 10_000)]
+        for process in pair:
+            assert process.stdout is not None and process.stdout.readline() == "0\n"
+        time.sleep(rng.uniform(0, 0.05))
+        for process in pair:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        with path.open("ab") as file:
+            file.write(b'{"key": "torn", "verd')
+    known = len(list(VerdictFile(path)))
+    last = start_writer(path, known + 20)
+    last.communicate()
+    keys = [json.loads(line)["key"] for line in path.read_bytes().splitlines()]
+    assert last.returncode == 0 and sorted(keys, key=int) == [str(n) for n in range(known + 20)]

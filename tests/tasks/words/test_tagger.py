@@ -1,4 +1,4 @@
-"""NLTK's tagger, tokeniser and WordNet are used as NLTK 3.8 did: shown with small models that the tests make."""
+"""NLTK's tagger, tokenizer and WordNet are used as NLTK 3.8 did; the tests build small models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from airvlm.tasks import load_task
 from airvlm.tasks.words import tagger as module
-from airvlm.tasks.words.tagger import DOWNLOAD, TaggerMissing, find_tagger
+from airvlm.tasks.words.tagger import DOWNLOAD, TaggerMissing, describe_tagger, find_tagger, load_tagger
 
 nltk = pytest.importorskip("nltk")
 
@@ -22,7 +22,7 @@ SENTENCES = [
     [("people", "NNS"), ("seated", "VBN"), ("there", "RB"), (".", ".")],
     [("the", "DT"), ("skiing", "VBG"), ("men", "NNS"), (".", ".")],
 ]
-LICENSE = "".join(f"  {n} a line of licence\n" for n in range(1, 3))
+LICENSE = "".join(f"  {n} a line of license\n" for n in range(1, 3))
 # WordNet's lemmas of the small world: part of speech -> words
 WORDS = {"noun": ["dog", "duck", "man", "men", "person", "seat"], "verb": ["duck", "seat", "ski", "swim"]}
 EXCEPTIONS = {"noun": "geese goose\n", "verb": "skiing ski\nswam swim\n"}
@@ -76,29 +76,26 @@ def _with_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(nltk.corpus, "wordnet", fresh)
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)  # NLTK reads no file that others may write
-    module._looked_for.cache_clear()
+    module._load.cache_clear()
     yield folder
-    module._looked_for.cache_clear()
+    module._load.cache_clear()
 
 
-def test_words_are_lemmatised_by_their_tag(data: Path) -> None:
-    tagger = find_tagger("nltk")
-    assert tagger is not None
-    assert tagger.lemmas("two ducks swim . people seated there .") == "two duck swim . people seat there .".split()
-    assert tagger.nouns("a duck swims .") == ["duck"] and "duck" not in tagger.nouns("they duck .")
+def test_words_are_lemmatized_by_their_tag(data: Path) -> None:
+    tagger = load_tagger()
+    assert tagger.lemmatize("two ducks swim . people seated there .") == "two duck swim . people seat there .".split()
+    assert tagger.find_nouns("a duck swims .") == ["duck"] and "duck" not in tagger.find_nouns("they duck .")
 
 
-def test_endings_are_taken_off_until_wordnet_knows_the_rest(data: Path) -> None:
-    tagger = find_tagger("nltk")
-    assert tagger is not None
-    assert tagger.lemma("dogss", "n") == "dog" and tagger.lemma("zebras", "n") == "zebras"
-    assert tagger.lemma("skiing", "v") == "ski" and tagger.lemma("men", "n") == "men"
+def test_endings_are_removed_until_wordnet_has_the_rest(data: Path) -> None:
+    tagger = load_tagger()
+    assert tagger.find_lemma("dogss", "n") == "dog" and tagger.find_lemma("zebras", "n") == "zebras"
+    assert tagger.find_lemma("skiing", "v") == "ski" and tagger.find_lemma("men", "n") == "men"
 
 
 def test_tokens_are_those_of_nltk_3_8(data: Path) -> None:
-    tagger = find_tagger("nltk")
-    assert tagger is not None
-    assert tagger.tokens("a collie–pug mix — one 'x day") == [
+    tagger = load_tagger()
+    assert tagger.tokenize("a collie–pug mix — one 'x day") == [
         "a",
         "collie–pug",
         "mix",
@@ -110,7 +107,7 @@ def test_tokens_are_those_of_nltk_3_8(data: Path) -> None:
     ]
 
 
-def test_chair_and_amber_use_the_tagger_and_say_so(data: Path) -> None:
+def test_chair_and_amber_use_the_tagger_and_record_it(data: Path) -> None:
     chair: Any = load_task("chair", variant="wordnet")
     assert chair.settings()["tagger"].startswith("nltk ")
     assert [m.word for m in chair.parse(None, "People seated there. Skiing men.")] == [
@@ -118,22 +115,27 @@ def test_chair_and_amber_use_the_tagger_and_say_so(data: Path) -> None:
         "seat",
         "ski",
     ]
-    by_rules: Any = load_task("chair", variant="wordnet", tagger="rules")
-    assert by_rules.settings()["tagger"] == "rules, approximate"
+    by_rules: Any = load_task("chair", variant="wordnet", approximate=True)
+    assert by_rules.settings()["tagger"] == "rules (approximate)"
     amber: Any = load_task("amber")
     assert amber.parse(None, "they duck . a duck swims .") == ["duck"]
 
 
-def test_without_the_data_the_rules_serve_and_the_command_is_named(
+def test_without_the_data_the_error_names_the_command_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in _with_data(tmp_path, monkeypatch):
-        assert find_tagger("auto") is None and load_task("amber").settings()["tagger"] == "rules, approximate"
+        assert find_tagger() is None and describe_tagger(approximate=False) == "nltk (not installed)"
+        amber: Any = load_task("amber")
         with pytest.raises(TaggerMissing) as missing:
-            find_tagger("nltk")
+            amber.parse(None, "a duck swims .")
         assert DOWNLOAD in str(missing.value) and "\n" not in str(missing.value)
+        assert load_task("amber", approximate=True).parse(None, "a duck swims .") == ["a", "duck", "swim", "."]  # type: ignore[arg-type]
 
 
-def test_an_unknown_tagger_is_refused() -> None:
-    with pytest.raises(ValueError, match="auto, nltk and rules"):
-        load_task("amber", tagger="spacy").settings()
+def test_without_nltk_the_error_names_both_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.util, "find_spec", lambda name: None)
+    module._load.cache_clear()
+    with pytest.raises(TaggerMissing, match=r"pip install 'airvlm\[nltk\]' && python -m nltk\.downloader"):
+        load_tagger()
+    module._load.cache_clear()

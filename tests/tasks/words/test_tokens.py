@@ -1,4 +1,4 @@
-"""Tokens as the official scripts count them."""
+"""Tokens are those that the official scripts count."""
 
 from __future__ import annotations
 

@@ -1,238 +1,302 @@
-"""Reading COCO: annotation folders, ground-truth objects, reference captions, and files of descriptions.
+"""Images and the objects in them: COCO's annotations, label files of one's own, and files of descriptions.
 
-Knows nothing about metrics. Images are called by COCO's id in plain digits ("226988"), wherever that comes from, or by
-their file's name (labels.py).
+A label file is a JSON object of image -> names of the objects in it, for any folder of images:
+
+    {"cat.jpg": ["cat", "couch"], "000000226988": ["person"]}
+
+The object may also be under the key "objects", beside "splits" ({"test": [images], "calibration": [images]}), which
+then decide which images are asked about. Images are named by their COCO id in plain digits ("226988") or by their file
+name without its ending; `image_key` turns any spelling into that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from airvlm.tasks.base import TaskDataMissing
-from airvlm.tasks.coverage import Given
-from airvlm.tasks.files.answers import one_method
-from airvlm.tasks.files.labels import image_key
-from airvlm.tasks.files.reading import read_json, read_records
-from airvlm.tasks.files.records import Checked, Id, Text, checked, first_of
-from airvlm.tasks.words.objects import category_of, mentions
-from airvlm.tasks.words.singular import Words
+from airvlm.tasks.answers import Entry, raise_on_several_methods, require_rows
+from airvlm.tasks.files.reading import Row, TaskDataMissing, make_rows, read_json, read_records
+from airvlm.tasks.words.base_forms import Words
+from airvlm.tasks.words.objects import find_category, find_mentions
 
 __all__ = [
     "Instances",
-    "annotation_files",
-    "category",
-    "image_id",
-    "read_captions",
-    "read_instances",
+    "choose_expected_images",
+    "find_annotation_files",
+    "find_images",
+    "image_key",
+    "read_descriptions",
+    "read_labels",
     "read_objects",
     "read_references",
+    "read_split",
+    "require_category",
 ]
 
-_TEXT_KEYS = ("caption", "text", "answer", "response", "output", "prediction")
-_IMAGE_KEYS = ("image_id", "image", "image_file", "item", "id", "question_id")
-image_id = image_key  # an image's id from the id itself or from a file name such as COCO_val2014_000000226988.jpg
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+COLLECTION = 10  # ground truth of this many times more images than are described is a collection, not the task's list
+_TEXT_FIELDS = ("caption", "text", "answer", "response", "output", "prediction")
+_IMAGE_FIELDS = ("image_id", "image", "image_file", "item", "id", "question_id")
+_COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d+)", re.IGNORECASE)
 
 
-class Description(Checked):
-    """A description, and the image that it describes."""
-
-    text: Text = first_of(*_TEXT_KEYS)
-    image: Id = first_of(*_IMAGE_KEYS)
-
-
-class DescriptionAlone(Checked):
-    """A description of nobody knows what."""
-
-    text: Text = first_of(*_TEXT_KEYS)
-
-
-def read_captions(path: Path) -> list[Given[str]]:
-    """The descriptions of a file with their images; the image is "" where no record of the file names one."""
-    records = read_records(path)
-    if len(records) == 1 and not set(records[0]) & set(_TEXT_KEYS):
-        content = records[0].get("hyp", records[0])
-        rows = _entries(content, path, "a text", "hyp" if "hyp" in records[0] else None)
-        texts = [{"image": image, "text": text} for image, text in rows]
-        return [Given(image_key(one.image), one.text) for one in checked(Description, texts, path, what="entry")]
-    if not records:
-        raise ValueError(f"{path} has no descriptions in it")
-    records = list(one_method(records, path))  # type: ignore[arg-type]  # rows are dictionaries
-    if not any(set(record) & set(_IMAGE_KEYS) for record in records):
-        return [Given("", one.text, one.line) for one in checked(DescriptionAlone, records, path)]
-    return [Given(image_key(one.image), one.text, one.line) for one in checked(Description, records, path)]
+def image_key(name: str | int) -> str:
+    """The name of an image: its COCO id in plain digits, or else its file name without the ending."""
+    stem = str(name)
+    if stem.isascii() and stem.isdigit():  # fast path: truth files have a hundred thousand of these
+        return stem.lstrip("0") or "0"
+    stem = stem.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+    if stem.lower().endswith(IMAGE_ENDINGS):
+        stem = stem.rsplit(".", 1)[0]
+    found = _COCO_NAME.fullmatch(stem)
+    return (found[1].lstrip("0") or "0") if found else stem
 
 
-def _entries(content: Any, path: Path, what: str, field: str | None = None) -> list[tuple[str, Any]]:
-    """The entries of an object of image -> something."""
-    place = f", field {field}" if field else ""
-    if not isinstance(content, Mapping) or not content:
-        raise ValueError(f"{path}{place}: expected an object of image id -> {what}")
-    keys = [image_key(key) for key in content]
-    twice = next((key for key in keys if keys.count(key) > 1), None) if len(set(keys)) < len(keys) else None
-    if twice is not None:
-        raise ValueError(f"{path}{place}: image {twice} stands there twice")
-    return list(content.items())
+# -- label files
 
 
-def annotation_files(folder: Path, kind: str) -> list[Path]:
-    """The instances_*.json or captions_*.json of a COCO folder (or of its annotations/ folder)."""
+def read_labels(path: Path, *, keep_names: bool = False) -> dict[str, list[str]]:
+    """Image -> its objects, in the file's order.
+
+    Args:
+        path: a label file.
+        keep_names: name images as the file does, instead of by `image_key`.
+    """
+    content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("objects"), dict):
+        content = content["objects"]
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{path}: expected a JSON object of image -> [object names]")
+    labels: dict[str, list[str]] = {}
+    for image, names in content.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+            raise ValueError(f"{path}, field {image!r}: expected a list of object names, found {str(names)[:60]}")
+        key = image if keep_names else image_key(image)
+        if key in labels:
+            raise ValueError(f"{path}: duplicate image {key} ({image!r})")
+        labels[key] = [name.strip() for name in names]
+    return labels
+
+
+def read_split(path: Path, split: str) -> list[str] | None:
+    """The images of one of a label file's own splits, in its order; None if the file has no splits."""
+    content = read_json(path)
+    splits = content.get("splits") if isinstance(content, dict) and "objects" in content else None
+    if splits is None:
+        return None
+    if not isinstance(splits, dict) or not isinstance(splits.get(split), list):
+        known = ", ".join(splits) if isinstance(splits, dict) and splits else "none"
+        raise ValueError(f"{path}, field 'splits': no list of images for the {split} split; there are {known}")
+    return [image_key(image) for image in splits[split]]
+
+
+def find_images(folder: Path, wanted: Collection[str]) -> dict[str, Path]:
+    """Image -> its file, for those of the wanted images that a folder or its subfolders have."""
+    files = _list_images(Path(folder), Path(folder).stat().st_mtime_ns)
+    return {key: Path(path) for key, path in files.items() if key in wanted}
+
+
+@lru_cache(maxsize=4)
+def _list_images(folder: Path, changed: int) -> dict[str, str]:
+    """Image -> its file in a folder; `changed` is the folder's modification time, for the cache."""
+    files = sorted(
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(IMAGE_ENDINGS)
+    )
+    found: dict[str, str] = {}
+    for file in files:
+        other = found.setdefault(image_key(file), file)
+        if other != file:
+            names = " and ".join(os.path.basename(path) for path in (other, file))
+            raise ValueError(f"{folder}: {names} have the same name {image_key(file)}")
+    return found
+
+
+# -- COCO's annotations
+
+
+def find_annotation_files(folder: Path, kind: str) -> list[Path]:
+    """The instances_*.json or captions_*.json of a COCO folder or of its annotations/ folder."""
     for place in (Path(folder), Path(folder) / "annotations"):
         found = sorted([*place.glob(f"{kind}_*.json"), *place.glob(f"{kind}_*.json.gz")])
         if found:
             return found
     raise TaskDataMissing(
-        f"{folder}: no {kind}_*.json there or in its annotations/ folder; "
+        f"{folder}: no {kind}_*.json in it or in its annotations/ folder; "
         "download annotations_trainval2014.zip from cocodataset.org and unpack it there"
     )
 
 
-class Caption(Checked):
-    image_id: Id
-    caption: Text
+class Instances:
+    """An instances_*.json.
+
+    Attributes:
+        files: image id -> file name.
+        annotations: (image id, category name, area) of each annotated object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        content = read_json(path)
+        names = {row.read_id("id"): row.read_text("name") for row in _find_rows(content, "categories", path)}
+        images = _find_rows(content, "images", path)
+        self.files = {row.read_id("id"): row.read_text("file_name", default="") for row in images}
+        self.annotations: list[tuple[str, str, float]] = []
+        for row in _find_rows(content, "annotations", path):
+            category = row.read_id("category_id")
+            if category not in names:
+                raise row.error("category_id", f"the file has no category {category}")
+            area = row.read_number("area", 0, float("inf"), default=1.0)
+            self.annotations.append((row.read_id("image_id"), names[category], area))
+
+
+def _find_rows(content: Any, field: str, path: Path) -> list[Row]:
+    return make_rows(content.get(field) if isinstance(content, dict) else None, path, field.rstrip("s"), field)
 
 
 def read_references(truth: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Image -> its reference captions, from a COCO folder, a captions file, or JSON of image id -> captions."""
-    files = annotation_files(truth, "captions") if Path(truth).is_dir() else [Path(truth)]
-    found: dict[str, list[str]] = {}
+    """Image -> its reference captions.
+
+    Args:
+        truth: a COCO folder, a captions file, or JSON of image -> captions (or of `refs`: image -> captions).
+        wanted: the images to read; None: all.
+    """
+    files = find_annotation_files(truth, "captions") if Path(truth).is_dir() else [Path(truth)]
+    references: dict[str, list[str]] = {}
     for file in files:
-        content = read_json(file)
-        if isinstance(content, dict) and "annotations" in content:
-            notes = checked(Caption, _rows(content, "annotations", file), file, what="annotation")
-            pairs: Iterable[tuple[str, list[str]]] = ((note.image_id, [note.caption]) for note in notes)
-        else:
-            pairs = references_in(content, file)
-        for image, captions in pairs:
+        for image, captions in _iterate_references(read_json(file), file):
             key = image_key(image)
             if wanted is None or key in wanted:
-                found.setdefault(key, []).extend(captions)
-    return found
+                references.setdefault(key, []).extend(captions)
+    return references
 
 
-def references_in(content: Any, path: Path) -> list[tuple[str, list[str]]]:
-    """(image, captions) of an object of image -> captions, or of its `refs`."""
+def _iterate_references(content: Any, path: Path) -> Iterator[tuple[str, list[str]]]:
+    if isinstance(content, dict) and "annotations" in content:
+        for row in _find_rows(content, "annotations", path):
+            yield row.read_id("image_id"), [row.read_text("caption")]
+        return
     field = "refs" if isinstance(content, dict) and "refs" in content else None
-    entries = _entries(content["refs"] if field else content, path, "a list of captions", field)
-    for image, texts in entries:
+    for image, texts in _read_mapping(content["refs"] if field else content, path, "[captions]", field):
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             place = f"field {field}.{image}" if field else f"field {image}"
             raise ValueError(f"{path}, {place}: expected a list of captions, not {str(texts)[:40]!r}")
-    return entries
+        yield image, texts
+
+
+def _read_mapping(content: Any, path: Path, values: str, field: str | None = None) -> list[tuple[str, Any]]:
+    """The entries of an object of image -> values, in which no image occurs twice."""
+    place = f", field {field}" if field else ""
+    if not isinstance(content, Mapping) or not content:
+        raise ValueError(f"{path}{place}: expected a JSON object of image -> {values}")
+    keys = [image_key(key) for key in content]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"{path}{place}: duplicate image {next(key for key in keys if keys.count(key) > 1)}")
+    return list(content.items())
 
 
 def read_objects(
-    truth: Path,
-    words: Words = "pattern",
-    wanted: Collection[str] | None = None,
-    every: set[str] | None = None,  # of a JSON file: takes all images that it knows, wanted or not
+    truth: Path, words: Words = "pattern", wanted: Collection[str] | None = None, known: set[str] | None = None
 ) -> dict[str, frozenset[str]]:
     """Image -> categories in it.
 
-    `truth` is a COCO annotations folder (categories of the instances, and objects that the captions name, found
-    with the same `words`), or JSON: {image: [names]}, or {"categories": [names], ..: {id: [indices]}}, where a key with
-    "pattern" holds the objects of all images and one with "wordnet" those of the images that differ.
+    Args:
+        truth: a COCO annotations folder (categories of the instances, and objects that the captions name), or JSON:
+            {image: [names]}, or {"categories": [names], ...: {image: [indices]}}, where a key with "pattern" has the
+            objects of all images and one with "wordnet" those of the images that differ.
+        words: how objects are found in captions.
+        wanted: the images to read; None: all.
+        known: receives all images of a JSON file, wanted or not.
     """
     if Path(truth).is_dir():
-        return _objects_of_annotations(truth, words, wanted)
+        return _read_annotated_objects(truth, words, wanted)
     content = read_json(truth)
     if isinstance(content, dict) and isinstance(content.get("objects"), dict):
         content = content["objects"]
     names: Any = content.get("categories") if isinstance(content, dict) else None
     tables: list[Any] = [content]
     if isinstance(names, list):
-        tables = [t for key, t in content.items() if isinstance(t, dict) and "wordnet" not in key]
-        if words in ("wordnet", "tagged"):
-            tables += [t for key, t in content.items() if isinstance(t, dict) and "wordnet" in key]
+        tables = [table for key, table in content.items() if isinstance(table, dict) and "wordnet" not in key]
+        if words in ("wordnet", "wordnet-rules"):
+            tables += [table for key, table in content.items() if isinstance(table, dict) and "wordnet" in key]
         if not tables:
-            raise ValueError(f"{truth}: it has categories, but no object of image id -> objects")
-    found: dict[str, frozenset[str]] = {}
+            raise ValueError(f"{truth}: it has categories, but no JSON object of image -> objects")
+    objects: dict[str, frozenset[str]] = {}
     for table in tables:
-        for image, objects in _entries(table, truth, "[object names]"):
+        for image, listed in _read_mapping(table, truth, "[object names]"):
             key = image_key(image)
-            if every is not None:
-                every.add(key)
+            if known is not None:
+                known.add(key)
             if wanted is None or key in wanted:
-                found[key] = frozenset(_named(image, objects, names, truth))
-    return found
+                objects[key] = frozenset(_iterate_categories(image, listed, names, truth))
+    return objects
 
 
-def _named(image: str, objects: Any, names: Any, truth: Path) -> Iterable[str]:
-    """The categories of one image, by name or by number."""
+def _iterate_categories(image: str, objects: Any, names: Any, truth: Path) -> Iterable[str]:
+    """The categories of one image, which the file gives by name or by number."""
     if not isinstance(objects, list):
         raise ValueError(f"{truth}, field {image}: expected a list of object names, not {str(objects)[:40]!r}")
-    for one in objects:
-        if isinstance(one, int) and not isinstance(one, bool) and isinstance(names, list):
-            if not 0 <= one < len(names):
-                raise ValueError(f"{truth}, field {image}: there is no category number {one}")
-            one = names[one]
-        if not isinstance(one, str):
-            raise ValueError(f"{truth}, field {image}: expected object names, not {str(one)[:40]!r}")
-        yield category(one, truth)
+    for name in objects:
+        if isinstance(name, int) and not isinstance(name, bool) and isinstance(names, list):
+            if not 0 <= name < len(names):
+                raise ValueError(f"{truth}, field {image}: there is no category number {name}")
+            name = names[name]
+        if not isinstance(name, str):
+            raise ValueError(f"{truth}, field {image}: expected object names, not {str(name)[:40]!r}")
+        yield require_category(name, truth)
 
 
-def category(name: Any, source: Path) -> str:
-    """The COCO category that a name in a file stands for."""
-    found = category_of(str(name))
-    if found is None:
-        raise ValueError(f"{source}: {str(name)[:60]!r} is no COCO category and no word for one")
-    return found
+def require_category(name: str, path: Path) -> str:
+    """The COCO category that a name in a file means."""
+    category = find_category(name)
+    if category is None:
+        raise ValueError(f"{path}: {name[:60]!r} is not a COCO category or a word for one")
+    return category
 
 
-class Image(Checked):
-    id: Id
-    file_name: Text = ""
-
-
-class Category(Checked):
-    id: Id
-    name: Text
-
-
-class CocoAnnotation(Checked):
-    image_id: Id
-    category_id: Id
-    area: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-
-
-class Instances:
-    """An instances_*.json: its images, the names of its categories, and what was annotated."""
-
-    def __init__(self, file: Path) -> None:
-        content = read_json(file)
-        self.images = checked(Image, _rows(content, "images", file), file, what="image")
-        kinds = checked(Category, _rows(content, "categories", file), file, what="category")
-        self.names = {kind.id: kind.name for kind in kinds}
-        self.notes = checked(CocoAnnotation, _rows(content, "annotations", file), file, what="annotation")
-        strange = next((note.category_id for note in self.notes if note.category_id not in self.names), None)
-        if strange is not None:
-            raise ValueError(f"{file}: an annotation is of category {strange}, which the file does not name")
-
-
-def read_instances(folder: Path) -> list[tuple[Path, Instances]]:
-    """The instances_*.json of a COCO folder."""
-    return [(file, Instances(file)) for file in annotation_files(folder, "instances")]
-
-
-def _rows(content: Any, name: str, file: Path) -> list[Mapping[str, Any]]:
-    rows = content.get(name) if isinstance(content, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{file}, field {name}: expected a list of objects (is this a file of COCO's annotations?)")
-    return rows
-
-
-def _objects_of_annotations(folder: Path, words: Words, wanted: Collection[str] | None) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for file, instances in read_instances(folder):
-        names = {key: category(name, file) for key, name in instances.names.items()}
-        for image in instances.images:
-            found.setdefault(image_key(image.id), set())
-        for note in instances.notes:
-            found.setdefault(image_key(note.image_id), set()).add(names[note.category_id])
-    for image_name, captions in read_references(folder, wanted).items():
+def _read_annotated_objects(folder: Path, words: Words, wanted: Collection[str] | None) -> dict[str, frozenset[str]]:
+    objects: dict[str, set[str]] = {}
+    for file in find_annotation_files(folder, "instances"):
+        instances = Instances(file)
+        for image in instances.files:
+            objects.setdefault(image_key(image), set())
+        for image, name, _ in instances.annotations:
+            objects.setdefault(image_key(image), set()).add(require_category(name, file))
+    for image, captions in read_references(folder, wanted).items():
         for caption in captions:
-            found.setdefault(image_name, set()).update(m.category for m in mentions(caption, words))
-    return {key: frozenset(v) for key, v in found.items() if wanted is None or key in wanted}
+            objects.setdefault(image, set()).update(mention.category for mention in find_mentions(caption, words))
+    return {key: frozenset(found) for key, found in objects.items() if wanted is None or key in wanted}
+
+
+# -- descriptions
+
+
+def read_descriptions(path: Path) -> list[Entry[str]]:
+    """The descriptions of a file with their images; the image is "" if no record of the file names one.
+
+    Records with an image and a text under their usual names (`image_id`, `caption`, ...), or one JSON object of image
+    -> text, which may be under the key "hyp".
+    """
+    records = require_rows(read_records(path), path, "descriptions")
+    if len(records) == 1 and not set(records[0]) & set(_TEXT_FIELDS):
+        field = "hyp" if "hyp" in records[0] else None
+        pairs = _read_mapping(records[0]["hyp"] if field else records[0], path, "text", field)
+        rows = [Row({"image": image, "text": text}, path, f"entry {n}") for n, (image, text) in enumerate(pairs, 1)]
+        return [Entry(image_key(row.read_id("image")), row.read_text("text")) for row in rows]
+    raise_on_several_methods(records, path)
+    named = any(set(record) & set(_IMAGE_FIELDS) for record in records)
+    return [
+        Entry(image_key(row.read_id(*_IMAGE_FIELDS)) if named else "", row.read_text(*_TEXT_FIELDS), row.line)
+        for row in records
+    ]
+
+
+def choose_expected_images(truth: Iterable[str], described: Iterable[str]) -> set[str]:
+    """The images that should be described: those of the truth, unless it is a collection of far more images."""
+    known, named = set(truth), set(described)
+    return known if len(known) <= COLLECTION * max(1, len(named)) else named

@@ -1,7 +1,8 @@
-"""Bytes of a file into text, JSON values and records that know their line; refuses bombs and damage in one line.
+"""Files into text, JSON values, records and tables; records know their place for error messages.
 
-Knows nothing about benchmarks. Files may be gzipped, begin with a byte-order mark, be UTF-16, end their lines in any
-way. Everything that cannot be read is a ValueError that names the file, and the line where there is one.
+Files may be gzipped, begin with a byte-order mark, be UTF-16, and have any line ends. Whatever cannot be read is a
+ValueError that names the file, and the line and field if there are any. A packed file that would grow to far more than
+its size is refused.
 """
 
 from __future__ import annotations
@@ -11,69 +12,185 @@ import io
 import json
 import re
 import threading
+import warnings
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-__all__ = ["Row", "kind_of", "read_json", "read_records", "read_table", "read_text", "unpacked_limit"]
+__all__ = [
+    "Row",
+    "TaskDataMissing",
+    "find_file",
+    "get_suffix",
+    "make_rows",
+    "read_json",
+    "read_records",
+    "read_table",
+    "read_text",
+]
 
-LARGEST = 1 << 30  # bytes of one file, unpacked
-SMALL = 1 << 26  # a packed file may always grow to this, however small it is
-GROWTH = 100  # and otherwise to this many times its size: texts shrink to a tenth or so, bombs to a thousandth
-LARGEST_FIELD = 1 << 27  # a table may hold images in base64
+MAX_FILE = 1 << 30  # bytes of one file, unpacked
+MAX_UNPACKED = 1 << 26  # a packed file may always grow to this size
+MAX_GROWTH = 100  # or to this many times its own: texts shrink to about a tenth, bombs to a thousandth
+MAX_FIELD = 1 << 27  # a table may hold images in base64
+MAX_ID = 500  # characters
 CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
-_one_reader = threading.Lock()  # the csv module's limit is global: set and put back by one thread at a time
+_csv_lock = threading.Lock()  # the csv module's field limit is global
+_REQUIRED: Any = object()
+
+
+class TaskDataMissing(FileNotFoundError):
+    """A task needs files that are not there; the message says which, and where they come from."""
+
+
+def find_file(folder: Path, name: str, *places: str, task: str) -> Path:
+    """The file `name` in a folder or in one of its subfolders `places`; TaskDataMissing if it is in none."""
+    for place in ("", *places):
+        if (path := folder / place / name).exists():
+            return path
+    others = f" or its {', '.join(f'{place}/' for place in places)}" if places else ""
+    raise TaskDataMissing(f"{task}: no {name} in {folder}{others}")
 
 
 class Row(dict[str, Any]):
-    """One record of a file, and the line on which it begins (0: unknown)."""
+    """One record of a file. The `read_*` methods check a field and name the file, the place and the field in errors.
 
-    line: int = 0
+    Several names of a field are alternatives; the first that the record has is read.
+    """
 
-    @classmethod
-    def at(cls, content: dict[str, Any], line: int) -> Row:
-        row = cls(content)
-        row.line = line
-        return row
+    def __init__(self, content: Mapping[str, Any], path: Path, place: str, line: int = 0) -> None:
+        super().__init__(content)
+        self.path, self.place, self.line = path, place, line  # line 0: unknown
+
+    def error(self, name: str, message: str) -> ValueError:
+        """An error about a field of this record."""
+        return ValueError(f"{self.path}, {self.place}, field {name}: {message}")
+
+    def find(self, *names: str, default: Any = _REQUIRED) -> tuple[str, Any]:
+        """The first of some fields that the record has, and its value."""
+        for name in names:
+            if name in self:
+                return name, self[name]
+        if default is not _REQUIRED:
+            return names[0], default
+        present = ", ".join(map(str, list(self)[:8])) or "none"
+        raise self.error(" or ".join(names), f"missing (the record has {present})")
+
+    def has(self, name: str) -> bool:
+        """Whether a field is there and not null."""
+        return self.get(name) is not None
+
+    def read_text(self, *names: str, default: str = _REQUIRED) -> str:
+        name, value = self.find(*names, default=default)
+        if not isinstance(value, str):
+            raise self.error(name, f"expected a text, not {_show(value)}")
+        return value
+
+    def read_id(self, *names: str, default: str = _REQUIRED) -> str:
+        name, value = self.find(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise self.error(name, f"an id is a text or a whole number, not {_show(value)}")
+        text = str(value)
+        if name in self and (not text.strip() or len(text) > MAX_ID):
+            raise self.error(name, f"an id must not be empty or longer than {MAX_ID} characters")
+        return text
+
+    def read_int(self, *names: str) -> int:
+        """A whole number, also as tables write it ("12", "12.0")."""
+        name, value = self.find(*names)
+        try:
+            number = float(value) if isinstance(value, str | int) and not isinstance(value, bool) else float("nan")
+        except (ValueError, OverflowError):
+            number = float("nan")
+        if not abs(number) <= 2**53 or number != int(number):
+            raise self.error(name, f"expected a whole number, not {_show(value)}")
+        return int(number)
+
+    def read_number(self, name: str, low: float, high: float, default: float = _REQUIRED) -> float:
+        return self._check_number(name, self.find(name, default=default)[1], low, high)
+
+    def read_numbers(self, name: str, low: float, high: float) -> list[float]:
+        """A list of at least one number."""
+        value = self.find(name)[1]
+        if not isinstance(value, list) or not value:
+            raise self.error(name, f"expected a list of numbers, not {_show(value)}")
+        return [self._check_number(f"{name}.{i}", number, low, high) for i, number in enumerate(value)]
+
+    def _check_number(self, name: str, value: Any, low: float, high: float) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            limits = f"greater than or equal to {low:g}" + (f" and at most {high:g}" if high < float("inf") else "")
+            raise self.error(name, f"expected a number {limits}, not {_show(value)}")
+        return float(value)
+
+    def read_choice(self, *names: str, choices: Iterable[str]) -> str:
+        """One of some texts; case and surrounding spaces do not matter if the choices are lower-case."""
+        name, value = self.find(*names)
+        known = tuple(choices)
+        text = value if value in known else value.strip().lower() if isinstance(value, str) else None
+        if text not in known:
+            raise self.error(name, f"expected {' or '.join(known)}, not {_show(value)}")
+        return cast("str", text)
+
+    def read_texts(self, name: str, default: list[str] = _REQUIRED) -> list[str]:
+        """A list of texts."""
+        value = self.find(name, default=default)[1]
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.error(name, f"expected a list of texts, not {_show(value)}")
+        return value
 
 
-def kind_of(path: Path) -> str:
-    """What a file's name says that it is, such as ".json"; whether it is gzipped does not matter."""
+def _show(value: Any) -> str:
+    return "null" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def make_rows(records: Any, path: Path, what: str, field: str = "") -> list[Row]:
+    """Rows from a list of JSON objects inside a file, or from the values of an object; `what` names one of them."""
+    values = list(records.values()) if isinstance(records, dict) else records
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        place = f", field {field}" if field else ""
+        raise ValueError(f"{path}{place}: expected a list of objects, one per {what}")
+    return [Row(value, path, f"{what} {number}") for number, value in enumerate(values, 1)]
+
+
+def get_suffix(path: Path) -> str:
+    """The suffix of a file's name, such as ".json", without ".gz"."""
     return Path(Path(path).name.lower().removesuffix(".gz")).suffix
 
 
-def unpacked_limit(packed: int) -> int:
+def _get_limit(packed: int) -> int:
     """How many bytes a packed file of that size may become."""
-    return min(LARGEST, max(SMALL, GROWTH * packed))
+    return min(MAX_FILE, max(MAX_UNPACKED, MAX_GROWTH * packed))
 
 
 def read_text(path: Path) -> str:
-    """A text file, gzipped or not, in UTF-8 or with a byte-order mark that says otherwise."""
+    """Read a text file, gzipped or not, in UTF-8 unless a byte-order mark says UTF-16."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file")
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path} is larger than {LARGEST >> 20} MB")
+    if path.stat().st_size > MAX_FILE:
+        raise ValueError(f"{path} is larger than {MAX_FILE >> 20} MB")
     raw = path.read_bytes()
     if raw[:2] == b"\x1f\x8b":
-        raw = _unpacked(raw, path)
+        raw = _unpack(raw, path)
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: not text in {encoding.upper().removesuffix('-SIG')}") from None
+        raise ValueError(f"{path}, line {line}: not a text in {encoding.upper().removesuffix('-SIG')}") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{path}, line {line}: not a text file (it holds a null character)")
+        raise ValueError(f"{path}, line {line}: not a text file (it has a null character)")
     return text
 
 
-def _unpacked(raw: bytes, path: Path) -> bytes:
+def _unpack(raw: bytes, path: Path) -> bytes:
     """The content of a gzip file, member by member, up to the limit."""
-    limit, parts, size, rest = unpacked_limit(len(raw)), list[bytes](), 0, raw
+    limit, parts, size, rest = _get_limit(len(raw)), list[bytes](), 0, raw
     while rest[:2] == b"\x1f\x8b":
         unpacker, at = zlib.decompressobj(wbits=31), 0
         try:
@@ -83,64 +200,61 @@ def _unpacked(raw: bytes, path: Path) -> bytes:
                 parts.append(unpacker.decompress(piece, CHUNK))
                 size += len(parts[-1])
                 if size > limit:
-                    raise ValueError(
-                        f"{path} unpacks to more than {limit >> 20} MB: refused, unpack it yourself if it is meant"
-                    )
+                    raise ValueError(f"{path} unpacks to more than {limit >> 20} MB; unpack it yourself if it is right")
         except zlib.error as error:
             raise ValueError(f"{path}: damaged gzip file ({error})") from None
         if not unpacker.eof:
-            raise ValueError(f"{path}: gzip file cut short; download or copy it again")
+            raise ValueError(f"{path}: the gzip file is cut short; download or copy it again")
         rest = unpacker.unused_data + rest[at:]
     if rest.strip(b"\0"):
-        raise ValueError(f"{path}: damaged gzip file (something else follows its content)")
+        raise ValueError(f"{path}: damaged gzip file (other data follow its content)")
     return b"".join(parts)
 
 
 def read_json(path: Path) -> Any:
-    """One JSON value."""
+    """Read a file with one JSON value."""
     text = read_text(path)
-    value, at = _decode(text, _skip(text, 0), path)
-    if _skip(text, at) != len(text):
-        raise ValueError(f"{path}, line {_line(text, _skip(text, at))}: something follows the JSON value")
+    value, at = _decode(text, _skip_space(text, 0), path)
+    if _skip_space(text, at) != len(text):
+        raise ValueError(f"{path}, line {_get_line(text, _skip_space(text, at))}: other data follow the JSON value")
     return value
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """JSON objects from a file: a JSON list, JSON lines, or objects one after the other, pretty-printed or not.
+def read_records(path: Path) -> list[Row]:
+    """Read JSON objects: a JSON list, JSON lines, or objects one after the other, pretty-printed or not.
 
-    A file that is one single object gives a list of that one object. Each is a `Row` that knows its line.
+    A file with a single object gives a list of one.
     """
     text = read_text(path)
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     line, seen = 1, 0
-    for at, value in _values(text, path):
+    for at, value in _iterate_values(text, path):
         line, seen = line + text.count("\n", seen, at), at
         if not isinstance(value, dict):
-            said = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
-            raise ValueError(f"{path}, line {line}: expected a JSON object, found {said}")
-        found.append(Row.at(value, line))
+            raise ValueError(f"{path}, line {line}: expected a JSON object, found {_show(value)}")
+        found.append(Row(value, path, f"line {line}", line))
     return found
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a .tsv or .csv file with a header line; each is a `Row` that knows its line."""
+def read_table(path: Path) -> list[Row]:
+    """Read the rows of a .tsv or .csv file with a header line, or of the first sheet of an .xlsx file."""
+    if get_suffix(path) == ".xlsx":
+        return _read_spreadsheet(path)
     text = read_text(path)
     head = text.split("\n", 1)[0]
-    with _one_reader:
-        before = csv.field_size_limit(LARGEST_FIELD)
+    with _csv_lock:
+        before = csv.field_size_limit(MAX_FIELD)
         try:
             rows = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if "\t" in head else ",")
             names = [str(name) for name in rows.fieldnames or []]
-            twice = next((name for name in names if name and names.count(name) > 1), None)
-            if twice is not None:
-                raise ValueError(f"{path}, line 1: two columns are named {twice!r}")
-            found: list[dict[str, str]] = []
+            _check_columns(names, path)
+            found: list[Row] = []
             for row in rows:
                 if None in row:
                     raise ValueError(f"{path}, line {rows.line_num}: more cells than the {len(names)} columns")
                 if None in row.values():
                     raise ValueError(f"{path}, line {rows.line_num}: fewer cells than the {len(names)} columns")
-                found.append(Row.at(row, rows.line_num))
+                found.append(Row(row, path, f"line {rows.line_num}", rows.line_num))
             return found
         except csv.Error as error:
             raise ValueError(f"{path}: not a table ({error})") from None
@@ -148,39 +262,96 @@ def read_table(path: Path) -> list[dict[str, str]]:
             csv.field_size_limit(before)
 
 
-def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each value in a file: of a list its elements."""
-    at = _skip(text, 0)
+def _check_columns(names: list[str], path: Path) -> None:
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path}, line 1: two columns are named {twice!r}")
+
+
+def _read_spreadsheet(path: Path) -> list[Row]:
+    try:
+        openpyxl: Any = import_module("openpyxl")
+    except ImportError:
+        raise ImportError("reading .xlsx files needs openpyxl: pip install 'airvlm[xlsx]'") from None
+    _check_spreadsheet(Path(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about styles and extensions that openpyxl does not know
+            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+            cells = [[_format_cell(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
+            book.close()
+    except Exception as error:  # a damaged file makes openpyxl raise errors of every kind
+        raise ValueError(f"{path}: not a readable .xlsx file ({type(error).__name__}: {str(error)[:80]})") from None
+    if not cells:
+        return []
+    names = cells[0]
+    _check_columns(names, path)
+    rows = [(line, row) for line, row in enumerate(cells[1:], 2) if any(row)]
+    return [Row({name: cell for name, cell in zip(names, row) if name}, path, f"line {n}", n) for n, row in rows]
+
+
+def _check_spreadsheet(path: Path) -> None:
+    """Refuse an .xlsx file that would unpack to far more than its size, or that declares entities."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            limit = _get_limit(path.stat().st_size)
+            if sum(part.file_size for part in archive.infolist()) > limit:
+                raise ValueError(f"{path} unpacks to more than {limit >> 20} MB")
+            for part in archive.infolist():
+                if part.filename.endswith((".xml", ".rels")):
+                    with archive.open(part) as file:
+                        head = file.read(1 << 16)
+                    if b"<!DOCTYPE" in head or b"<!ENTITY" in head:
+                        raise ValueError(f"{path}: {part.filename} declares entities, which no spreadsheet needs")
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged archive raises errors of every kind
+        raise ValueError(f"{path}: not a readable .xlsx file ({type(error).__name__}: {error})") from None
+
+
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _iterate_values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """(position, value) of each value in a text; of a list, of its elements."""
+    at = _skip_space(text, 0)
     if text.startswith("[", at):
         opened = at
-        at = _skip(text, at + 1)
+        at = _skip_space(text, at + 1)
         while not text.startswith("]", at):
             value, end = _decode(text, at, path)
             yield at, value
-            at = _skip(text, end)
+            at = _skip_space(text, end)
             if text.startswith(",", at):
-                at = _skip(text, at + 1)
+                at = _skip_space(text, at + 1)
                 if text.startswith("]", at):
-                    raise ValueError(f"{path}, line {_line(text, at)}: not JSON (a comma before the list's end)")
+                    raise ValueError(
+                        f"{path}, line {_get_line(text, at)}: not JSON (a comma before the end of the list)"
+                    )
             elif not text.startswith("]", at):
-                line = _line(text, min(at, max(len(text) - 1, 0)))
-                raise ValueError(f"{path}, line {line}: not JSON (the list of line {_line(text, opened)} goes wrong)")
-        at = _skip(text, at + 1)
+                line = _get_line(text, min(at, max(len(text) - 1, 0)))
+                raise ValueError(
+                    f"{path}, line {line}: not JSON (error in the list that begins in line {_get_line(text, opened)})"
+                )
+        at = _skip_space(text, at + 1)
         if at != len(text):
-            raise ValueError(f"{path}, line {_line(text, at)}: something follows the JSON list")
+            raise ValueError(f"{path}, line {_get_line(text, at)}: other data follow the JSON list")
         return
     while at != len(text):
         value, end = _decode(text, at, path)
         yield at, value
-        at = _skip(text, end)
+        at = _skip_space(text, end)
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
 
-def _line(text: str, at: int) -> int:
+def _get_line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
@@ -190,42 +361,42 @@ def _decode(text: str, at: int, path: Path) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
-        line = _line(text, error.pos)
+        line = _get_line(text, error.pos)
         page = " (it looks like a web page)" if text.lstrip()[:1] == "<" else ""
         raise ValueError(f"{path}, line {line}: not JSON: {error.msg}{page}") from None
     except RecursionError:
-        raise ValueError(f"{path}, line {_line(text, at)}: JSON nested too deeply") from None
-    except ValueError as error:  # a constant or a number that no file may hold, a key twice
-        raise ValueError(f"{path}, line {_line(text, at)}: {error}") from None
+        raise ValueError(f"{path}, line {_get_line(text, at)}: JSON nested too deeply") from None
+    except ValueError as error:  # raised by one of the hooks below
+        raise ValueError(f"{path}, line {_get_line(text, at)}: {error}") from None
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > 400:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 
 
-def _finite(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     value = float(digits)
     if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{digits} is no finite number")
+        raise ValueError(f"{digits} is not a finite number")
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys differ: of two equal ones the last would silently win."""
+def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object without duplicate keys, of which the last would silently be taken."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise ValueError(f"duplicate key {twice!r} in one object")
     return content
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite
+    object_pairs_hook=_check_keys, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float
 )

@@ -1,1 +1,1 @@
-"""Words of an answer: tokens, base forms, objects, yes and no, options."""
+"""The words of an answer: tokens, base forms, objects, yes and no, options."""

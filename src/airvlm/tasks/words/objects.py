@@ -1,24 +1,32 @@
-"""Objects in a text: the 80 COCO categories, the words that count for each, and how a description is searched.
+"""Objects that a text names: the 80 COCO categories, the words that count for each, and the search for them.
 
-Knows nothing about images, ground truth or metrics. Which words a form like "buses" or "seated" becomes first is
-the business of `singular.py`; it is where published CHAIR figures part ways.
+Words are brought to a base form first (base_forms.py); that is where published CHAIR figures differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from airvlm.tasks.words.singular import Words, base_forms
-from airvlm.tasks.words.tagger import find_tagger
+from airvlm.tasks.words.base_forms import Words, find_base_forms
 from airvlm.tasks.words.tokens import tokenize
 
-__all__ = ["CATEGORIES", "OBJECT_OF", "Mention", "category_of", "mentions", "merge_compounds"]
+__all__ = [
+    "CATEGORIES",
+    "CATEGORY_OF",
+    "Mark",
+    "Mention",
+    "count_tokens",
+    "find_category",
+    "find_mentions",
+    "mark_mentions",
+    "merge_compounds",
+]
 
-# Category -> further words that count for it. Words that the official scripts list but can never match are left
-# out, because counting them would change published figures: "motor bike", "cheesecake" (a stray space there),
-# "iPhone" (texts are lower-cased) and "stove top oven" (three words; windows are two words wide).
+# Category -> other words that count for it. Words that the official scripts list but never match are left out, because
+# counting them would change published figures: "motor bike" and "cheesecake" (stray spaces in the official list),
+# "iPhone" (texts are lower-cased) and "stove top oven" (only pairs of words are looked up).
 _TABLE: dict[str, str] = {
     # people
     "person": """adult baby baker bicyclist biker boy bride buyer caller camper chef child children cop cowboy
@@ -60,7 +68,7 @@ _TABLE: dict[str, str] = {
     "bear": "panda",
     "zebra": "",
     "giraffe": "",
-    # things worn and carried
+    # worn and carried
     "backpack": "knapsack",
     "umbrella": "",
     "handbag": "briefcase purse wallet",
@@ -115,7 +123,7 @@ _TABLE: dict[str, str] = {
     "toaster": "",
     "sink": "",
     "refrigerator": "freezer fridge",
-    # the house
+    # other household objects
     "book": "",
     "clock": "",
     "vase": "",
@@ -125,13 +133,13 @@ _TABLE: dict[str, str] = {
     "toothbrush": "",
 }
 CATEGORIES: tuple[str, ...] = tuple(_TABLE)
-OBJECT_OF: dict[str, str] = {
+CATEGORY_OF: dict[str, str] = {
     word.replace("_", " "): category
     for category, words in _TABLE.items()
     for word in (category.replace(" ", "_"), *words.split())
 }
 
-# Two words that are one: an object of its own, or ("home plate", "train track") something that is no object.
+# Pairs of words that are looked up as one; "home plate" and "train track" are there because they are not objects.
 _PAIRS = [
     "motor bike, motor cycle, air plane, traffic light, street light, traffic signal, stop light, fire hydrant",
     "stop sign, parking meter, suit case, sports ball, baseball bat, baseball glove, tennis racket, wine glass",
@@ -142,20 +150,20 @@ COMPOUNDS: dict[str, str] = {pair: pair for line in _PAIRS for pair in line.spli
 for _animal in "bird cat dog horse sheep cow elephant bear zebra giraffe animal cub".split():
     COMPOUNDS |= {f"baby {_animal}": _animal, f"adult {_animal}": _animal}
 COMPOUNDS |= {"passenger jet": "jet", "passenger train": "train", "bow tie": "tie", "toilet seat": "toilet"}
-COMPOUNDS["wine glas"] = "wine glass"  # what one of the singularisers makes of "wine glass"
+COMPOUNDS["wine glas"] = "wine glass"  # what `pattern` makes of "wine glass"
 
 
 @dataclass(frozen=True)
 class Mention:
     """A word of a text that names an object."""
 
-    word: str  # in its base form
+    word: str  # base form
     category: str
     token: int  # index of its first token in the text
 
 
 def merge_compounds(words: Iterable[str]) -> list[tuple[str, int]]:
-    """Words with pairs joined, greedily from the left, each with the index of its first token."""
+    """Join pairs of words greedily from the left; each word comes with the index of its first token."""
     words = list(words)
     merged, i = [], 0
     while i < len(words):
@@ -165,38 +173,73 @@ def merge_compounds(words: Iterable[str]) -> list[tuple[str, int]]:
     return merged
 
 
-def mentions(text: str, words: Words = "pattern") -> list[Mention]:
-    """Objects that a text names, every time it names them, in order."""
-    return list(_mentions(text, words)[0])
+def find_mentions(text: str, words: Words = "pattern") -> list[Mention]:
+    """The objects that a text names, in order and with repetitions.
+
+    Args:
+        text: a description of an image.
+        words: how words are brought to their base form, see base_forms.py.
+    """
+    return list(_search(text, words)[0])
 
 
-def length(text: str, words: Words = "pattern") -> int:
-    """Tokens of a text after pairs are joined: CHAIR's Len."""
-    return _mentions(text, words)[1]
+def count_tokens(text: str, words: Words = "pattern") -> int:
+    """The number of tokens of a text after pairs are joined: CHAIR's Len."""
+    return _search(text, words)[1]
 
 
 @lru_cache(maxsize=4096)
-def _mentions(text: str, words: Words) -> tuple[tuple[Mention, ...], int]:
-    merged = merge_compounds(_base_forms(text.lower(), words))
+def _search(text: str, words: Words) -> tuple[tuple[Mention, ...], int]:
+    merged = merge_compounds(find_base_forms(text.lower(), words))
     size = len(merged)
     seats = {"toilet", "seat"} <= {word for word, _ in merged}
     found = [
-        Mention(word, OBJECT_OF[word], at)
+        Mention(word, CATEGORY_OF[word], at)
         for word, at in merged
-        # the seat of a toilet is no chair
-        if word in OBJECT_OF and not (seats and word == "seat")
+        # the seat of a toilet is not a chair
+        if word in CATEGORY_OF and not (seats and word == "seat")
     ]
     return tuple(found), size
 
 
-def _base_forms(text: str, words: Words) -> list[str]:
-    if words != "tagged":
-        return base_forms(tokenize(text), words)
-    tagger = find_tagger("nltk")
-    assert tagger is not None
-    return tagger.lemmas(text)
+def find_category(name: str) -> str | None:
+    """The category of a single object name, e.g. from an annotation file."""
+    return CATEGORY_OF.get(name.strip().lower())
 
 
-def category_of(name: str) -> str | None:
-    """The category that a single object name stands for, e.g. from an annotation file."""
-    return OBJECT_OF.get(name.strip().lower())
+# First words of pairs that count as their second word.
+_OPENERS = ("baby", "adult", "passenger", "bow")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A part of a text, from `start` to `end`, that names an object."""
+
+    start: int
+    end: int
+    category: str
+    present: bool  # whether the image shows one
+
+
+def mark_mentions(text: str, mentions: Sequence[Mention], truth: Collection[str]) -> list[Mark]:
+    """Where in a text its mentions are, in order; one that cannot be located is left out.
+
+    Args:
+        text: the text that was searched.
+        mentions: what `find_mentions` found in it.
+        truth: the categories that the image shows.
+    """
+    tokens, lowered = tokenize(text.lower()), text.lower()
+    places: list[tuple[int, int] | None] = []
+    end = 0
+    for token in tokens:
+        start = lowered.find(token, end)
+        places.append((start, start + len(token)) if start >= 0 else None)
+        end = start + len(token) if start >= 0 else end
+    marks = []
+    for mention in mentions:
+        is_pair = " " in mention.word or tokens[mention.token] in _OPENERS
+        first, last = places[mention.token], places[min(mention.token + is_pair, len(places) - 1)]
+        if first is not None and last is not None:
+            marks.append(Mark(first[0], last[1], mention.category, mention.category in truth))
+    return marks

@@ -1,8 +1,7 @@
-"""Which option a free answer to a multiple-choice question means. Knows the options' letters and texts,
-nothing else.
+"""Parsers of answers to multiple-choice questions: which option does a free text mean?
 
-``infer_option`` follows VLMEvalKit's rules, the ones MMBench figures are made with; ``strict_option`` is
-ours, for letters asked for as letters: it does not take the article in "A cat" for the letter A.
+`infer_option` follows VLMEvalKit's rules, with which MMBench figures are made. `parse_option` is our own, for prompts
+that ask for a letter: it does not take the article in "A cat" for the letter A.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["REFUSED", "infer_option", "strict_option"]
+__all__ = ["REFUSED", "infer_option", "parse_option"]
 
-REFUSED = "Z"  # the answer declines: understood, and wrong
+REFUSED = "Z"  # a refusal to answer: parsed, and wrong
 REFUSALS = (
     "Sorry, I can't help with images of people yet.",
     "I can't process this file.",
@@ -21,11 +20,16 @@ REFUSALS = (
 )
 PUNCTUATION = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
 ANSWER_IS = re.compile(r"(?i)(?:correct\s+)?answer\s+is\s+\**([A-D])\**")
-NEAR_THE_END = 5  # a letter counts if it comes less than this many words before the end
+NEAR_THE_END = 5  # a letter counts if it is among the last words of the answer
 
 
 def infer_option(answer: str, choices: Mapping[str, str]) -> str | None:
-    """The letter an answer means, REFUSED, or None if that cannot be said without a judge."""
+    """The letter that an answer means, REFUSED, or None if it cannot be told without a judge.
+
+    Args:
+        answer: the model's text.
+        choices: letter -> text of the option.
+    """
     if any(refusal in answer for refusal in REFUSALS):
         return REFUSED
     words = answer.translate(PUNCTUATION).split()
@@ -37,19 +41,19 @@ def infer_option(answer: str, choices: Mapping[str, str]) -> str | None:
     stated = ANSWER_IS.search(answer)
     if stated and stated[1].upper() in choices:
         return stated[1].upper()
-    return _by_text(answer, choices)
+    return _match_text(answer, choices)
 
 
-def _by_text(answer: str, choices: Mapping[str, str]) -> str | None:
-    """The one option whose text the answer holds, unless the answer is a treatise."""
+def _match_text(answer: str, choices: Mapping[str, str]) -> str | None:
+    """The only option whose text the answer contains; None if the answer is much longer than the options."""
     if len(answer) > 2 * sum(len(text) for text in choices.values()):
         return None
-    held = [letter for letter, text in choices.items() if text.lower() in answer.lower()]
-    return held[0] if len(held) == 1 else None
+    contained = [letter for letter, text in choices.items() if text.lower() in answer.lower()]
+    return contained[0] if len(contained) == 1 else None
 
 
-def strict_option(answer: str, choices: Mapping[str, str]) -> str | None:
-    """The letter an answer is, opens with as a label ("A.", "(A)") or states ("answer is A"); else by text."""
+def parse_option(answer: str, choices: Mapping[str, str]) -> str | None:
+    """The letter that an answer consists of, begins with ("A.", "(A)") or states ("answer is A"); else by its text."""
     letters = "".join(choices)
     bare = answer.strip().strip("()[]*.:,!\"'` \n").upper()
     if bare in choices:
@@ -60,4 +64,4 @@ def strict_option(answer: str, choices: Mapping[str, str]) -> str | None:
     stated = re.search(rf"(?i:answer|option|choice)\s*(?i:is|:)?\s*\(?\**([{letters}])\b", answer)
     if stated:
         return stated[1]
-    return _by_text(answer, choices)
+    return _match_text(answer, choices)

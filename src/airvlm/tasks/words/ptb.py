@@ -1,8 +1,7 @@
-"""Text into the tokens that the COCO caption evaluation counts: Stanford's Penn Treebank tokeniser.
+"""The tokens that the COCO caption evaluation counts for BLEU: Stanford's Penn Treebank tokenizer.
 
-Knows nothing about metrics. The evaluation runs a Java program; these are its rules, of which at every place the
-longest match counts. What they do to dashes, quotes, currencies, fractions, addresses and smileys was compared with
-the program itself on strings of every kind (tests/data/bleu).
+The evaluation runs a Java program. These are its rules; at every position the longest match is taken. Dashes, quotes,
+currencies, fractions, addresses and smileys were compared with the program's output (tests/data/bleu).
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["ptb_tokens"]
+__all__ = ["tokenize_ptb"]
 
-# What the evaluation drops; "?!" or "!!!" is none of these, and neither is a bracket, since texts are lower-cased.
+# Tokens that the evaluation drops. "?!" and "!!!" are kept, and so are brackets, since texts are lower-cased.
 _DROPPED = frozenset("'' ' `` ` . ? ! , : - -- ... ;".split())
 
 _LETTER = r"[^\W\d_\u00B2\u00B3\u00B9\u00BC-\u00BE\u2070-\u2089\u2150-\u215F]|\u00AD"
@@ -31,11 +30,11 @@ _STATES = """(?i:Ala|Ariz|Calif|Colo|Conn|Ct|Dak|Fla|Ga|Ind|Kans?|Ky|La|Md|Mich|
 _FIRMS = "Inc|Cos?|Corp|Pp?t[ye]s?|Ltd|Plc|Rt|Bancorp|Dept|Bhd|Assn|Univ|Intl|Sys"
 _TITLES = """Mr|Mrs|Ms|Drs?|Profs?|Sens?|Reps?|Attys?|Lt|Col|Gen|Messrs|Govs?|Adm|Rev|Maj|Sgt|Cpl|Pvt|Capt|Ste?|Ave
     |Pres|Lieut|Hon|Brig|Co?mdr|Pfc|Spc|Supts?|Det|Mt"""
-# a full stop after one of these belongs to it
+# a period after one of these belongs to it
 _ABBREVIATIONS = rf"""(?i:(?:Ed|Ph)\.D|a\.k\.a|{_MONTHS}|{_DAYS}|{_FIRMS}|Ph|tel|est|ext|sq|ft|Jr|Sr|Bros|Blvd|Rd|Esq
     |etc|al|seq|{_TITLES}|vs|v|Alex|Wm|Jos|Cie|cf|treas|Invt|Elec|Natl|M[ft]g)|{_STATES}|M(?i:iss)|[A-Za-z](?:\.[A-Za-z])+
     |(?:Canada|Sino|Korean|EU|Japan|non)-U\.S|U\.S\.-(?:U\.K|U\.S\.S\.R)"""
-# after a single letter with a full stop these open a new sentence: "Plan B. The dog"
+# after a single letter with a period these begin a new sentence: "Plan B. The dog"
 _OPENERS = """A|About|According|Additionally|After|An|As|At|But|Earlier|He|Her|Here|However|If|In|It|Last|Many|More
 Mr\\.|Ms\\.|Now|Once|One|Other|Our|She|Since|So|Some|Such|That|The|Their|Then|There|These|They|This|We|What|When
 While|Yet|You
@@ -53,8 +52,8 @@ _SYMBOLS = (
     r"\u2190-\u2BFF\u3012\u30FB\uFF01-\uFF0F\uFF1A-\uFF20\uFF3B-\uFF40\uFF5B-\uFF65"
 )
 
-# (name, pattern): the longest match counts, of equally long ones the first. What must follow (the group `then`) is part
-# of the length, but not of the token.
+# (name, pattern): the longest match is taken, the first of equally long ones. The group `then` (what must follow) adds
+# to the length but is not part of the token.
 _RULES: list[tuple[str, str]] = [
     ("plain", r"(?i:can)(?=(?P<then>(?i:not)(?!\w)))"),
     ("plain", r"(?i:gon)(?=(?P<then>(?i:na)(?!\w)))|(?i:got)(?=(?i:ta)(?!\w))"),
@@ -105,10 +104,7 @@ _RULES: list[tuple[str, str]] = [
     ("plain", r"[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2}"),
     ("plain", r"(?i:[CF])(?:#|\+\+)"),
     ("smiley", rf"(?:{_SMILEY})(?![A-Za-z0-9])|{_ASIAN_SMILEY}"),
-    (
-        "currency",
-        r"(?:US|HK|[ACNS]|(?i:us|a|c|hk))?\$|[\u00A2-\u00A5\u0080\u20A0\u20AC\u060B\u0E3F\u20A4\u20A9]",
-    ),
+    ("currency", r"(?:US|HK|[ACNS]|(?i:us|a|c|hk))?\$|[\u00A2-\u00A5\u0080\u20A0\u20AC\u060B\u0E3F\u20A4\u20A9]"),
     ("entity", r"(?i:&amp;|&lt;|&gt;)"),
     ("dropped", r"(?i:&quot;|&nbsp;|&apos;)"),
     ("dropped", r"\.{2,}|(?:\.[ \u00A0]){2,}\.|[\u0085\u2026]"),
@@ -122,7 +118,7 @@ _RULES: list[tuple[str, str]] = [
     ("plain", r"[\u201A\u201E]"),
 ]
 _COMPILED = [(name, re.compile(pattern, re.VERBOSE if "\n" in pattern else 0)) for name, pattern in _RULES]
-_SIMPLE = re.compile(r"[A-Za-z]+(?=[ ,;]|$)")  # most of any text: a word before a space or a comma
+_SIMPLE = re.compile(r"[A-Za-z]+(?=[ ,;]|$)")  # fast path for most of a text: a word before a space or a comma
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">"}
 _SPLIT = frozenset("cannot gonna gotta lemme gimme wanna".split())
 _BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"})
@@ -130,13 +126,13 @@ _CURRENCY = {"\u00a2": "cents", "\u00a3": "#"} | dict.fromkeys("\u0080\u00a4\u20
 _FRACTIONS = {"\u00bc": "1/4", "\u00bd": "1/2", "\u00be": "3/4", "\u2153": "1/3", "\u2154": "2/3"}
 
 
-def ptb_tokens(text: str) -> list[str]:
-    """Lower-case tokens without punctuation marks."""
-    return list(_tokens(text))
+def tokenize_ptb(text: str) -> list[str]:
+    """The tokens of a text, lower-cased and without punctuation marks."""
+    return list(_match_tokens(text))
 
 
 @lru_cache(maxsize=1 << 14)  # references repeat themselves
-def _tokens(text: str) -> tuple[str, ...]:
+def _match_tokens(text: str) -> tuple[str, ...]:
     text = text.replace("\n", " ")
     tokens: list[str] = []
     at = 0
@@ -154,15 +150,15 @@ def _tokens(text: str) -> tuple[str, ...]:
             length = len(found[0]) + len(found.groupdict().get("then") or "")
             if length > longest:
                 best, kind, longest = found[0], name, length
-        at += len(best) or 1  # what no rule knows (an emoji) is left out, as spaces are
-        token = _written(kind, best)
+        at += len(best) or 1  # characters that no rule matches (an emoji, a space) are skipped
+        token = _format_token(kind, best)
         if token and token not in _DROPPED:
             tokens.append(token)
     return tuple(tokens)
 
 
-def _written(kind: str, token: str) -> str:
-    """A token as the program writes it."""
+def _format_token(kind: str, token: str) -> str:
+    """A token as the program writes it; "" for one that it drops."""
     if kind in ("", "dropped"):
         return ""
     token = token.lower().replace("\u00ad", "").replace(" ", "\u00a0")

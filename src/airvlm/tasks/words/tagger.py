@@ -1,9 +1,10 @@
-"""The tagger and the lemmatiser that published figures were made with: NLTK's, where it and its data are installed.
+"""NLTK's tokenizer, tagger and WordNet lemmatizer, which CHAIR's `wordnet` variants and AMBER were published with.
 
-Knows nothing about objects or metrics. Official figures come from NLTK 3.8: its sentence splitter (punkt), its word
-tokeniser, its averaged perceptron tagger and WordNet 3.0. Later releases hold the same models as plain text instead
-of pickles, which is what is read here, and changed the tokeniser and the lemmatiser a little: those changes are taken
-back, so that the tokens and lemmas are 3.8's. NLTK looks for its data in NLTK_DATA and its usual places.
+NLTK and its data are optional. `load_tagger` raises an error with the command that installs what is missing; the rules
+of `lemmas.py` are used instead only where a task has `approximate=True`.
+
+Published figures come from NLTK 3.8. Later releases hold the same models as plain text instead of pickles, and changed
+the word tokenizer and the lemmatizer slightly; these changes are undone here, so tokens and lemmas equal those of 3.8.
 """
 
 from __future__ import annotations
@@ -14,72 +15,66 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module, metadata, util
-from typing import Any, Literal
+from typing import Any
 
-__all__ = ["APPROXIMATE", "DOWNLOAD", "Tagger", "TaggerChoice", "TaggerMissing", "find_tagger", "how_tagged"]
+__all__ = ["APPROXIMATE", "DOWNLOAD", "Tagger", "TaggerMissing", "describe_tagger", "find_tagger", "load_tagger"]
 
-TaggerChoice = Literal["auto", "nltk", "rules"]
-DATA = ("averaged_perceptron_tagger_eng", "punkt_tab", "wordnet")
-DOWNLOAD = f"python -m nltk.downloader {' '.join(DATA)}"
-APPROXIMATE = "rules, approximate"
+INSTALL = "pip install 'airvlm[nltk]'"
+DOWNLOAD = "python -m nltk.downloader averaged_perceptron_tagger_eng punkt_tab wordnet"
+APPROXIMATE = "rules (approximate)"
 POS = {"J": "a", "V": "v", "N": "n", "R": "r"}  # first letter of a tag -> WordNet's part of speech
-# An apostrophe before a lone letter, unless the two are a clitic; NLTK 3.8's rule.
+# NLTK 3.8's rule: an apostrophe before a single letter, unless the two are a clitic.
 _LONE_LETTER = re.compile(r"(?i)(')(?!re|ve|ll|[mtsdn])(\w)\b")
-_LATER_RULES = {r"[\u2012-\u2015]", r"\s+"}  # patterns of the word tokeniser that 3.8 does not have
+# Patterns of the word tokenizer that NLTK 3.8 does not have.
+_LATER_RULES = {r"[\u2012-\u2015]", r"\s+"}
 
 
 class TaggerMissing(ImportError):
-    """NLTK or its data are not installed; the message is one line that says how to get them."""
+    """NLTK or its data are not installed; the message is one line with the command that installs them."""
 
 
 @dataclass(frozen=True)
 class Tagger:
-    """NLTK's models, and what it takes to use them as NLTK 3.8 did."""
+    """NLTK's models, used as NLTK 3.8 used them."""
 
     version: str
-    split: Callable[[str], list[str]]  # a text's sentences
-    words: Any  # a sentence's words
+    split_sentences: Callable[[str], list[str]]
+    word_tokenizer: Any
     tag: Callable[[list[str]], list[tuple[str, str]]]
     wordnet: Any  # NLTK's reader of WordNet
 
-    def tokens(self, text: str) -> list[str]:
+    def tokenize(self, text: str) -> list[str]:
         """The words of all sentences of a text."""
-        return [word for sentence in self.split(text) for word in self.words.tokenize(sentence)]
+        return [word for sentence in self.split_sentences(text) for word in self.word_tokenizer.tokenize(sentence)]
 
-    def lemmas(self, text: str) -> list[str]:
+    def lemmatize(self, text: str) -> list[str]:
         """Each word of a text in the base form that its part of speech has."""
-        return [self.lemma(word, POS.get(tag[:1], "n")) for word, tag in self.tag(self.tokens(text))]
+        return [self.find_lemma(word, POS.get(tag[:1], "n")) for word, tag in self.tag(self.tokenize(text))]
 
-    def nouns(self, text: str) -> list[str]:
+    def find_nouns(self, text: str) -> list[str]:
         """The lemmas of the words that are tagged as nouns."""
-        return [self.lemma(word, "n") for word, tag in self.tag(self.tokens(text)) if tag.startswith("NN")]
+        return [self.find_lemma(word, "n") for word, tag in self.tag(self.tokenize(text)) if tag.startswith("NN")]
 
-    def lemma(self, word: str, pos: str) -> str:
-        """The shortest base form that WordNet knows; the word itself, where it knows none."""
+    def find_lemma(self, word: str, pos: str) -> str:
+        """The shortest base form that WordNet has; the word itself if it has none."""
         forms = [word]
         found = self.wordnet._morphy(word, pos)
         substitutions = self.wordnet.MORPHOLOGICAL_SUBSTITUTIONS[pos]
         if not found and word not in self.wordnet._exception_map[pos]:
             forms = [word[: -len(old)] + new for old, new in substitutions if word.endswith(old)]
-        while not found and forms:  # 3.8 goes on taking endings off until WordNet knows the rest
+        # NLTK 3.8 removes endings until WordNet has what is left
+        while not found and forms:
             forms = [form[: -len(old)] + new for form in forms for old, new in substitutions if form.endswith(old)]
             known = self.wordnet._lemma_pos_offset_map
             found = [form for form in forms if form in known and pos in known[form]]
         return str(min(found, key=len)) if found else word
 
 
-def _load() -> Tagger:
-    found = _looked_for()
-    if isinstance(found, TaggerMissing):
-        raise TaggerMissing(*found.args)  # a fresh one: one raised again would keep every place it passed
-    return found
-
-
 @lru_cache(maxsize=1)
-def _looked_for() -> Tagger | TaggerMissing:
-    """The tagger, or why there is none: looking for NLTK's data again for every text took most of a score's time."""
+def _load() -> Tagger | str:
+    """The tagger, or why there is none; cached, because searching for NLTK's data is slow."""
     if util.find_spec("nltk") is None:
-        return TaggerMissing(f"NLTK is not installed: pip install 'airvlm[nltk]', then {DOWNLOAD}")
+        return f"NLTK is not installed. Run: {INSTALL} && {DOWNLOAD}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -90,42 +85,35 @@ def _looked_for() -> Tagger | TaggerMissing:
             tagger = tag.PerceptronTagger()
     except (LookupError, AttributeError, OSError) as error:
         reason = str(error).strip(" *\n").split("\n")[0].strip()
-        return TaggerMissing(
-            f"NLTK is installed and its data are not ({reason[:160]}): {DOWNLOAD}, or set NLTK_DATA to where they are"
-        )
-    words: Any = tokenize.NLTKWordTokenizer()  # with the rules of NLTK 3.8
+        return f"NLTK's data are not installed ({reason[:160]}). Run: {DOWNLOAD} (or set NLTK_DATA to their folder)"
+    words: Any = tokenize.NLTKWordTokenizer()
     words.STARTING_QUOTES = [*words.STARTING_QUOTES[:-1], (_LONE_LETTER, r"\1 \2")]
     words.PUNCTUATION = [rule for rule in words.PUNCTUATION if rule[0].pattern not in _LATER_RULES]
     words.ENDING_QUOTES = [rule for rule in words.ENDING_QUOTES if rule[0].pattern not in _LATER_RULES]
     return Tagger(metadata.version("nltk"), sentences.tokenize, words, tagger.tag, wordnet)
 
 
-def find_tagger(choice: TaggerChoice = "auto") -> Tagger | None:
-    """The tagger; None where the rules serve instead. `nltk` insists on it."""
-    if choice not in ("auto", "nltk", "rules"):
-        raise ValueError(f"no tagger {choice!r}; there are auto, nltk and rules")
-    if choice == "rules":
-        return None
-    try:
-        return _load()
-    except TaggerMissing:
-        if choice == "nltk":
-            raise
-        return None
+def load_tagger() -> Tagger:
+    """NLTK's tagger.
+
+    Raises:
+        TaggerMissing: NLTK or its data are not installed; the message has the command that installs them.
+    """
+    found = _load()
+    if isinstance(found, str):
+        raise TaggerMissing(f"this score needs NLTK's tagger. {found}. Or use approximate rules: approximate=True")
+    return found
 
 
-def how_tagged(choice: TaggerChoice) -> str:
-    """What a record says of the tagger that was used."""
-    tagger = find_tagger(choice)
-    return APPROXIMATE if tagger is None else f"nltk {tagger.version}"
+def find_tagger() -> Tagger | None:
+    """NLTK's tagger, or None where it is not installed."""
+    found = _load()
+    return found if isinstance(found, Tagger) else None
 
 
-def why_rules(choice: TaggerChoice) -> str:
-    """Why the rules serve, and how to get the tagger, in one line."""
-    if choice == "rules":
-        return "chosen by tagger=rules"
-    try:
-        _load()
-    except TaggerMissing as error:
-        return str(error)
-    return ""
+def describe_tagger(approximate: bool) -> str:
+    """What a task's settings say about the tagger."""
+    if approximate:
+        return APPROXIMATE
+    tagger = find_tagger()
+    return "nltk (not installed)" if tagger is None else f"nltk {tagger.version}"

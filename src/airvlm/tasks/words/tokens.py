@@ -1,7 +1,7 @@
-"""Text into tokens in the manner of the Penn Treebank, as CHAIR's and AMBER's official scripts see it.
+"""Penn Treebank tokens of a text, as CHAIR's and AMBER's official scripts count them.
 
-Knows nothing about objects, lemmas or metrics. The official scripts call NLTK's `word_tokenize`, which needs a
-downloaded model to find the ends of sentences; these rules give the same tokens on descriptions of images.
+The official scripts call NLTK's `word_tokenize`, which needs a downloaded model to find the ends of sentences; these
+rules give the same tokens on descriptions of images.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import lru_cache
 
 __all__ = ["tokenize"]
 
-# A full stop after one of these does not end a sentence, so that it stays on the word.
+# A period after one of these does not end a sentence and stays with the word.
 _ABBREVIATIONS = frozenset(
     """a.m ave bros calif capt corp d.c dr e.g feb fla gov i.e inc jan jr ltd messrs mr mrs ms n.y nov oct p.m ph.d prof
     rev sen sept sr st tex u.k u.n u.s va vs""".split()
 )
 _CLOSERS = "\"')]}>”’»"
-# Longest first: dots that belong together, dashes, clitics, marks that always stand alone, and words.
+# Longest first: ellipses, dashes, clitics, marks that are always tokens of their own, and words.
 _PIECE = re.compile(
     r"""\.{2,}|--+|``|''
     |n't\b(?!\w)
@@ -29,7 +29,7 @@ _PIECE = re.compile(
     |.""",
     re.VERBOSE | re.IGNORECASE,
 )
-_SPLIT_WORDS = {  # words that the treebank writes as two
+_SPLIT_WORDS = {  # words that the treebank splits in two
     "cannot": ("can", "not"),
     "gonna": ("gon", "na"),
     "gotta": ("got", "ta"),
@@ -40,7 +40,7 @@ _SPLIT_WORDS = {  # words that the treebank writes as two
 
 
 def tokenize(text: str) -> list[str]:
-    """Tokens of a text, punctuation marks and clitics ('s, n't) on their own."""
+    """The tokens of a text; punctuation marks and clitics ('s, n't) are tokens of their own."""
     chunks = text.split()
     tokens: list[str] = []
     for i, chunk in enumerate(chunks):
@@ -49,26 +49,26 @@ def tokenize(text: str) -> list[str]:
         stop = ""
         if body.endswith(".") and not body.endswith("..") and _ends_sentence(body[:-1], following):
             body, stop = body[:-1], "."
-        tokens.extend(_pieces(body))
+        tokens.extend(_split_chunk(body))
         tokens.extend([stop] if stop else [])
         tokens.extend(closers)
     return tokens
 
 
 @lru_cache(maxsize=1 << 14)  # descriptions repeat themselves
-def _pieces(body: str) -> tuple[str, ...]:
+def _split_chunk(body: str) -> tuple[str, ...]:
     return tuple(word for piece in _PIECE.findall(body) for word in _split_word(piece))
 
 
 def _strip_closers(chunk: str) -> tuple[str, str]:
     body = chunk.rstrip(_CLOSERS)
-    if not body.endswith("."):  # quotes after other characters are split by the pieces' own rules
+    if not body.endswith("."):  # quotes after other characters are split by _PIECE
         return chunk, ""
     return body, chunk[len(body) :]
 
 
 def _ends_sentence(word: str, following: str | None) -> bool:
-    """Whether the full stop after a word ends a sentence; at the end of the text it always does."""
+    """Whether the period after a word ends a sentence; at the end of the text it always does."""
     if following is None or not word:
         return True
     plain = word.lower().lstrip("(\"'[")

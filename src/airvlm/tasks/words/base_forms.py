@@ -1,17 +1,93 @@
-"""Base forms by part of speech, in the manner of a tagger followed by WordNet's lemmatiser.
+"""Words to base forms: the two ways that published CHAIR figures use, rules that imitate one of them, and a plain way.
 
-Knows nothing about objects beyond their names. NLTK's tagger and WordNet itself are large downloads; the words that
-can become the name of an object are few, so that it takes only their own forms: which of them are verbs too, their
-irregular forms, and rules for when a form in -ing or -ed stands as a verb. Forms of all other words are left as
-they are, except for a plural -s. What the rules miss against the real tagger is stated in docs/evaluation.md.
+`pattern`: every token is taken for a plural and loses its ending by rule, as in the Pattern library. "bus" becomes "bu"
+and "ties" becomes "ty", so they are not counted; "men" becomes "man".
+`wordnet`: tokens are tagged and lemmatized by their part of speech with NLTK (tagger.py). "men" stays as it is, and the
+verb form "seated" becomes "seat", which counts as a chair.
+`wordnet-rules`: rules that imitate `wordnet` without NLTK. They cover the words that can become the name of an object:
+which of them are also verbs, their irregular forms, and when a form in -ing or -ed is a verb. How far they are from
+NLTK is measured in tests/tasks/test_official.py.
+`exact`: nouns lose their plural ending and nothing else changes; no published figure uses it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
-__all__ = ["lemmas", "noun_lemma", "nouns", "verb_lemma"]
+from airvlm.tasks.words.tagger import load_tagger
+from airvlm.tasks.words.tokens import tokenize
+
+__all__ = ["Words", "find_base_forms", "find_nouns", "lemmatize", "lemmatize_noun", "singularize"]
+
+Words = Literal["pattern", "wordnet", "wordnet-rules", "exact"]
+# Where `exact` is right and a lemmatizer's choice is not.
+_EXACT = {"vases": "vase", "men": "man", "geese": "goose"}
+
+
+def find_base_forms(text: str, words: Words) -> list[str]:
+    """The base form of each token of a lower-cased text."""
+    if words == "wordnet":
+        return load_tagger().lemmatize(text)
+    tokens = tokenize(text)
+    if words == "pattern":
+        return [singularize(token) for token in tokens]
+    if words == "wordnet-rules":
+        return lemmatize(tokens)
+    if words == "exact":
+        return [_EXACT.get(token) or lemmatize_noun(token) for token in tokens]
+    raise ValueError(f"unknown word extractor {words!r}. Known: pattern, wordnet, exact")
+
+
+# -- pattern
+
+# Words that are kept. So is every word that one of them ends with: "debris" keeps "is", "scissors" keeps "s".
+_KEPT = """bison bread butter cheese christmas corps debris fruit furniture happiness homework information innings
+    luggage meat news rice salmon sand scissors series species trout water wildebeest""".split()
+_KEPT_WITH_S = "auntie beanie birdie collie cookie doggie hippie hoagie rookie sweetie veggie zombie".split()
+_IRREGULAR = {  # endings, so that "women" becomes "woman" as well
+    "men": "man", "people": "person", "children": "child", "geese": "goose", "feet": "foot", "teeth": "tooth",
+    "oxen": "ox", "leaves": "leaf", "loaves": "loaf", "axes": "axe", "moves": "move", "our": "my",
+}  # fmt: skip
+# (ending as a pattern, number of letters to drop, what to append); the first that fits is applied.
+_ENDINGS: list[tuple[str, int, str]] = [
+    (r"shoes", 1, ""),
+    (r"oes|buses|(?:x|ch|ss|sh)es", 2, ""),
+    (r"[ml]ice", 3, "ouse"),  # "mice", but also "slice" and "police"
+    (r"movies", 1, ""),
+    (r"(?:[^aeiouy]|qu)ies", 3, "y"),
+    (r"(?:[aeo]l|[^d]ea|ar)ves", 3, "f"),
+    (r"erves", 1, ""),
+    (r"[nlw]ives", 3, "fe"),
+    (r"[lr]ves", 3, "f"),
+    (r"[aeo]ves|(?:si|ti|hi)ves", 1, ""),
+    (r"[^f]ves", 3, "fe"),
+    (r"bases", 2, "is"),
+    (r"[ti]a", 1, "um"),
+    (r"s", 1, ""),
+]
+_COMPILED = [(re.compile(f"(?:{pattern})$"), drop, put) for pattern, drop, put in _ENDINGS]
+
+
+@lru_cache(maxsize=1 << 16)
+def singularize(word: str) -> str:
+    """A word without its plural ending by the first rule that fits, whether it is a plural or not."""
+    if word.endswith("'"):
+        return singularize(word[:-1]) + "'s"
+    if any(kept.endswith(word) for kept in _KEPT) or any(word.endswith(f"{kept}s") for kept in _KEPT_WITH_S):
+        return word
+    for plural, one in _IRREGULAR.items():
+        if word.endswith(plural):
+            return word[: -len(plural)] + one
+    for pattern, drop, put in _COMPILED:
+        if pattern.search(word):
+            return word[:-drop] + put
+    return word
+
+
+# -- wordnet by rules
 
 # Names of objects (or halves of their names) that are verbs as well, so that "seated" becomes "seat".
 _VERBS = frozenset(
@@ -22,17 +98,10 @@ _VERBS = frozenset(
     chair seat stool couch bed table monitor mouse phone telephone microwave sink book clock toilet racket fowl bat
     glove light sign meter plant plate track park pot stop suit""".split()
 )
-_VERB_FORMS = {
-    "stove": "stave",
-    "born": "bear",
-    "borne": "bear",
-    "sank": "sink",
-    "sunk": "sink",
-    "tying": "tie",
-}
-# "vases" has two candidates in WordNet, and the lemmatiser takes the shorter one. "men" and "people" are words of
-# their own there, and "ese" makes an adjective of "geese" for the tagger.
-_NOUNS = {
+_VERB_FORMS = {"stove": "stave", "born": "bear", "borne": "bear", "sank": "sink", "sunk": "sink", "tying": "tie"}
+# WordNet has two candidates for "vases", and its lemmatizer takes the shorter one. "men" and "people" are entries of
+# their own there. The tagger takes "geese" for an adjective because of its ending.
+_IRREGULAR_NOUNS = {
     "women": "woman", "children": "child", "grandchildren": "grandchild", "oxen": "ox", "mice": "mouse",
     "knives": "knife", "pocketknives": "pocketknife", "calves": "calf", "thieves": "thief", "leaves": "leaf",
     "vases": "vas", "men": "men", "glasses": "glass", "buses": "bus", "buss": "bus", "minibuses": "minibus",
@@ -44,23 +113,15 @@ _UNCHANGED = frozenset(
     besides afterwards sometimes plus versus various gas grass glass moss boss cross dress chess mess class brass
     bass canvas christmas lens series species news sunglasses jeans pants shorts clothes headquarters""".split()
 )
-_IN_I = frozenset(  # words whose plural only adds an -s, whatever it then looks like
+_PLURAL_ADDS_S = frozenset(  # even if the plural then ends in -ies, -is or -us
     """tie necktie magpie collie doggie cookie pie movie hoodie brownie smoothie veggie zombie ski taxi corgi
     zebu broccoli kiwi bikini zucchini""".split()
 )
-# Plurals of words that WordNet does not have stay plurals, and so are not counted.
+# WordNet does not have these words, so their plurals stay plurals and are not counted.
 _NOT_IN_WORDNET = frozenset(
     "smartphones macbooks netbooks pitbulls longboards shortboards skimboards wakeboards teddybears hairdryers".split()
 )
-_ENDINGS = (
-    ("ies", "y"),
-    ("ches", "ch"),
-    ("shes", "sh"),
-    ("xes", "x"),
-    ("zes", "z"),
-    ("sses", "ss"),
-    ("s", ""),
-)
+_PLURAL_ENDINGS = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("zes", "z"), ("sses", "ss"), ("s", ""))
 _BE = frozenset("is are was were be been being 's 're".split())
 # After these a form in -ing is a noun or an adjective ("a skiing trip"); after other words it is a verb.
 _BEFORE_NOUNS = frozenset(
@@ -76,7 +137,7 @@ _DETERMINERS = frozenset("a an the this that these those his her its their two t
 _CLAUSE = frozenset(". , ; :".split())
 
 
-def lemmas(tokens: Sequence[str]) -> list[str]:
+def lemmatize(tokens: Sequence[str]) -> list[str]:
     """The lemma of each token of a lower-cased text."""
     found = []
     for i, token in enumerate(tokens):
@@ -85,9 +146,9 @@ def lemmas(tokens: Sequence[str]) -> list[str]:
         if token == "geese" or token in _NOT_IN_WORDNET:
             found.append(token)
         elif _is_verb(token, before, after):
-            found.append(verb_lemma(token))
+            found.append(lemmatize_verb(token))
         else:
-            found.append(noun_lemma(token))
+            found.append(lemmatize_noun(token))
     return found
 
 
@@ -108,17 +169,17 @@ def _is_verb(token: str, before: str, after: str) -> bool:
         if before in _PREPOSITIONS and after == "and":
             return False
         return before not in _BEFORE_NOUNS and not before.endswith(_ADJECTIVES)
-    if token == "stove":  # between commas it passes for the past tense of "stave"
+    if token == "stove":  # between commas the tagger takes it for the past tense of "stave"
         return before == "," and after == ","
     if token.endswith("ed"):
-        # "a potted plant" is an adjective, "the bed, potted plant" and "Potted plants" are taken for verbs
+        # in "a potted plant" it is an adjective; in "the bed, potted plant" and "Potted plants" the tagger says verb
         return token != "potted" or before in _CLAUSE
     return False
 
 
 @lru_cache(maxsize=1 << 14)
-def verb_lemma(word: str) -> str:
-    """The verb that a form belongs to, where that verb is also the name of an object; else the form itself."""
+def lemmatize_verb(word: str) -> str:
+    """The infinitive of a verb form if it is also the name of an object; otherwise the form itself."""
     if word in _VERB_FORMS:
         return _VERB_FORMS[word]
     for ending in ("ing", "ed"):
@@ -126,30 +187,28 @@ def verb_lemma(word: str) -> str:
             stem = word[: -len(ending)]
             doubled = stem[:-1] if len(stem) > 3 and stem[-1] == stem[-2] else stem
             return next((verb for verb in (stem, stem + "e", doubled) if verb in _VERBS), word)
-    return noun_lemma(word)
+    return lemmatize_noun(word)
 
 
 @lru_cache(maxsize=1 << 14)
-def noun_lemma(word: str) -> str:
-    """A noun in the singular; words that only look like plurals stay as they are."""
-    if word in _NOUNS:
-        return _NOUNS[word]
-    if word[:-1] in _IN_I and word[-1] == "s":
+def lemmatize_noun(word: str) -> str:
+    """The singular of a noun; words that only look like plurals are kept."""
+    if word in _IRREGULAR_NOUNS:
+        return _IRREGULAR_NOUNS[word]
+    if word[:-1] in _PLURAL_ADDS_S and word[-1] == "s":
         return word[:-1]
-    if word.endswith(("sss", "iss")):  # a plural -s on a word that has one already
+    if word.endswith(("sss", "iss")):  # a plural -s after a word that already ends in -s
         return word[:-1]
     if word in _UNCHANGED or word.endswith(("ss", "us", "is", "'s")) or len(word) < 4:
         return word
     if word.endswith("men") and word != "specimen" and len(word) > 5:
         return word[:-3] + "man"
-    for plural, one in _ENDINGS:
+    for plural, one in _PLURAL_ENDINGS:
         if word.endswith(plural):
             return word[: -len(plural)] + one
     return word
 
 
-# Never nouns in descriptions.
-_NEVER_NOUNS = frozenset(["hot"])
 _VERBS_AFTER_TO = frozenset(
     """board book watch drink fish train sink light support brush paddle skate ski cook file lock plug tap tape track
     wire ring ship rock pack note switch lounge water duck fence sign""".split()
@@ -158,16 +217,16 @@ _NOT_INFINITIVE = frozenset("next close adjacent addition due similar attached c
 _NOUNS_LIKE_VERBS = frozenset("ring string building ceiling railing evening morning clothing".split())
 
 
-def nouns(tokens: Sequence[str]) -> list[str]:
-    """The lemmas of the tokens that stand as nouns; case is kept, so that "Sky" at a sentence's start is not "sky"."""
-    return [noun_lemma(token) for i, token in enumerate(tokens) if _is_noun(tokens, i)]
+def find_nouns(tokens: Sequence[str]) -> list[str]:
+    """The lemmas of the tokens used as nouns; case is kept, so "Sky" at the start of a sentence is not "sky"."""
+    return [lemmatize_noun(token) for i, token in enumerate(tokens) if _is_noun(tokens, i)]
 
 
 def _is_noun(tokens: Sequence[str], i: int) -> bool:
     token = tokens[i]
     before = tokens[i - 1] if i else "."
     earlier = tokens[i - 2] if i > 1 else "."
-    if token in _NEVER_NOUNS:
+    if token == "hot":
         return False
     if token == "can":  # "can be seen"
         return before in _DETERMINERS

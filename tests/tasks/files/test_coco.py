@@ -1,0 +1,56 @@
+"""COCO's annotations, label files, and the names of images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airvlm.tasks.files.coco import image_key, read_labels, read_objects
+
+
+def test_an_image_is_named_by_its_coco_id_or_its_file_name() -> None:
+    names = {
+        "COCO_val2014_000000226988.jpg": "226988",
+        "000000000007": "7",
+        "a/cat.jpg": "cat",
+        "x_1_2.png": "x_1_2",
+    }
+    assert {name: image_key(name) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "JSON object of image"),
+        ({}, "JSON object of image"),
+        ({"a": "cat"}, "field 'a'"),
+        ({"a": [1]}, "field 'a'"),
+        ({"7": ["cat"], "007.jpg": ["dog"]}, "duplicate image 7"),
+    ],
+)
+def test_an_unusable_label_file_is_an_error(tmp_path: Path, content: Any, message: str) -> None:
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        read_labels(tmp_path / "labels.json")
+
+
+def test_image_ids_are_read_from_numbers_and_file_names() -> None:
+    assert [image_key(x) for x in (42, "42", "COCO_val2014_000000000042.jpg")] == ["42"] * 3
+    assert image_key("images/picture.jpg") == "picture"
+
+
+def test_objects_of_an_image_are_its_instances_and_what_its_captions_name(coco: Path) -> None:
+    assert read_objects(coco, "pattern") == {"1": {"dog"}, "2": {"chair", "person"}, "3": set()}
+    assert read_objects(coco / "annotations", "wordnet-rules")["1"] == {"dog", "bus"}
+
+
+def test_an_annotation_of_an_unknown_category_is_an_error(coco: Path) -> None:
+    file = coco / "annotations/instances_val2014.json"
+    content = json.loads(file.read_text())
+    content["annotations"][1]["category_id"] = 99
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"annotation 2, field category_id: the file has no category 99"):
+        read_objects(coco)

@@ -1,0 +1,43 @@
+"""Base forms: Pattern's rules, and the rules that imitate a tagger."""
+
+from __future__ import annotations
+
+import pytest
+
+from airvlm.tasks.words.base_forms import find_nouns, lemmatize, singularize
+from airvlm.tasks.words.tokens import tokenize
+
+
+@pytest.mark.parametrize(
+    ("word", "base"),
+    [("bus", "bu"), ("buses", "bus"), ("ties", "ty"), ("men", "man"), ("women", "woman"), ("slice", "slouse"),
+     ("people", "person"), ("scissors", "scissors"), ("cookies", "cookies"), ("knives", "knife"), ("'", "'s")],
+)  # fmt: skip
+def test_pattern_takes_every_word_for_a_plural(word: str, base: str) -> None:
+    assert singularize(word) == base
+
+
+@pytest.mark.parametrize(
+    ("text", "lemmas"),
+    [
+        ("geese and smartphones near a dog", "geese and smartphones near a dog"),  # not in WordNet, or tagged otherwise
+        ("two hairdryers , three macbooks", "two hairdryers , three macbooks"),
+        ("people seated on buses", "people seat on bus"),
+        ("he is skiing", "he is ski"),
+        ("a skiing trip", "a skiing trip"),
+        ("men and women", "men and woman"),
+        ("a potted plant", "a potted plant"),
+        (". potted plants", ". pot plant"),
+        ("knives , vases , glasses", "knife , vas , glass"),
+        ("", ""),
+    ],
+)
+def test_every_token_has_a_lemma_in_its_place(text: str, lemmas: str) -> None:
+    assert lemmatize(text.split()) == lemmas.split()
+
+
+def test_verbs_are_not_nouns() -> None:
+    text = "The dog can be seen as she skates to board a bus next to water, hot air balloons, a painting"
+    nouns = find_nouns(tokenize(text))
+    assert {"dog", "bus", "water", "balloon", "painting"} <= set(nouns)
+    assert not {"can", "skate", "board", "hot"} & set(nouns)
