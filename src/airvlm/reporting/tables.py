@@ -118,7 +118,7 @@ class Table:
         first = max(map(len, (self.corner, *(label for label, _ in self.rows))))
         titles = [column.full_title for column in self.columns]
         widths = [
-            max(map(len, (*titles[i].split(), *(line for _, cells in self.rows for line in cells[i].lines))))
+            max(map(len, ("-", *titles[i].split(), *(line for _, cells in self.rows for line in cells[i].lines))))
             for i in range(len(titles))
         ]
         parts: list[list[int]] = [[]]
