@@ -20,7 +20,7 @@ from airvlm import VLM, CropBlend, Method
 from airvlm.analysis.base import Analysis, LabeledImage, crop_tokens, mean_interval, new_figure, visual_tokens
 from airvlm.inputs.prompts import DESCRIBE
 from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
-from airvlm.tasks.words.objects import mentions
+from airvlm.tasks.words.objects import find_mentions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,7 +132,7 @@ def _describe(vlm: VLM, one: LabeledImage, tokens: Tensor | None) -> set[str]:
         text = vlm.answer_rows([row], None)[0].text
     finally:
         hook.remove()
-    return {mention.category for mention in mentions(text, "exact")}
+    return {mention.category for mention in find_mentions(text, "exact")}
 
 
 def _score(named: list[set[str]], before: list[set[str]], truths: list[set[str]]) -> dict[str, Any]:

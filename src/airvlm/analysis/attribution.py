@@ -19,8 +19,7 @@ from tqdm import tqdm
 from airvlm import VLM, Method
 from airvlm.analysis.base import Analysis, LabeledImage, mean_interval, new_figure, square_grid
 from airvlm.inputs.prompts import DESCRIBE
-from airvlm.tasks.words.marks import marks
-from airvlm.tasks.words.objects import mentions
+from airvlm.tasks.words.objects import find_mentions, mark_mentions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,7 +118,7 @@ def _find_words(tokenizer: Any, ids: list[int], text: str, one: LabeledImage) ->
     """The first mention of each object in an answer."""
     ends = [len(tokenizer.decode(ids[: k + 1], skip_special_tokens=True)) for k in range(len(ids))]
     words: dict[str, _Word] = {}
-    for mark in marks(text, mentions(text, "exact"), set(one.objects or ())):
+    for mark in mark_mentions(text, find_mentions(text, "exact"), set(one.objects or ())):
         k = next((k for k, end in enumerate(ends) if end > mark.start), None)
         if k is not None:
             present = None if one.objects is None else mark.present

@@ -101,8 +101,8 @@ class Commands(TyperGroup):
             near = difflib.get_close_matches(name, COMMANDS, 1)
             hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
             raise Failure(f"unknown command {name!r}; {hint}")
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name in COMMANDS else stand_in, rest
+        found, stand_in, rest = super().resolve_command(ctx, args)
+        return found, load_command(found) if found in COMMANDS else stand_in, rest
 
 
 @cache

@@ -19,13 +19,13 @@ from airvlm.cli.options import (
     DEFAULT_METHOD,
     GenerationOptions,
     ImageArgument,
+    ImagesOption,
     JsonOption,
     MethodsOption,
     ModelOptions,
     QuestionArgument,
     SetOption,
 )
-from airvlm.tiny.grammar import DESCRIBE
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,9 +49,7 @@ def ask(
     question: QuestionArgument = None,
     method: MethodsOption = None,
     settings: SetOption = None,
-    more_images: Annotated[
-        list[str] | None, typer.Option("--image", "-i", metavar="IMAGE", help="One more image. Repeatable.")
-    ] = None,
+    more_images: ImagesOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Talk turn by turn; /help lists what else can be typed.")
     ] = False,
@@ -84,8 +82,7 @@ def ask(
       airvlm ask photo.jpg --chat --model llava-hf/llava-1.5-7b-hf
     """
     names = method or [DEFAULT_METHOD]
-    if question is not None and not question.strip():
-        raise Failure("the question is empty: say what to ask, or leave it out for a description")
+    text = common.check_question(question)
     if settings and len(names) > 1:
         raise Failure("--set with several --method: write options after the name, as in --method crop-blend:weight=0.2")
     if chat and len(names) > 1:
@@ -102,19 +99,19 @@ def ask(
     if len(set(labels)) < len(labels):
         raise Failure("--method: the same method is given twice")
     vlm = common.load_model(model)
-    asked = {"image": image, "question": question or DESCRIBE, "model": vlm.name}
+    asked = {"image": image, "question": text, "model": vlm.name}
     with common.exit_on_method_error():
         if chat:
             first = [question] if question else []
             _chat(Conversation(vlm, images, methods[0], system, arguments), first, asked, allow_urls, json=json)
         elif len(methods) > 1:
             by_label = dict(zip(labels, methods, strict=True))
-            _compare(asked, vlm.compare(images, question or DESCRIBE, by_label, **arguments), json=json)
+            _compare(asked, vlm.compare(images, text, by_label, **arguments), json=json)
         elif json:
-            answer = vlm.ask(images, question or DESCRIBE, method=methods[0], **arguments)
+            answer = vlm.ask(images, text, method=methods[0], **arguments)
             emit(asked | {"method": _method_json(methods[0])} | common.answer_json(answer))
         else:
-            stream = vlm.stream(images, question or DESCRIBE, method=methods[0], **arguments)
+            stream = vlm.stream(images, text, method=methods[0], **arguments)
             _print_report(common.print_stream(stream))
 
 

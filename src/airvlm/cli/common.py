@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airvlm.cli.console import Failure, warn
 from airvlm.cli.options import GenerationOptions, ModelOptions
+from airvlm.tiny.grammar import DESCRIBE
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "answer_json",
     "check_drawing_path",
+    "check_question",
     "choose_method",
     "default_model",
     "exit_on_method_error",
@@ -36,6 +38,13 @@ __all__ = [
 
 SCENE_MARK = "airvlm scene"  # the description inside a drawn scene's file
 DESCRIPTION_TAG = 0x010E  # Exif: ImageDescription
+
+
+def check_question(question: str | None) -> str:
+    """The question; without one, the prompt for a description."""
+    if question is not None and not question.strip():
+        raise Failure("the question is empty: say what to ask, or leave it out for a description")
+    return question or DESCRIBE
 
 
 # -- images

@@ -157,11 +157,11 @@ def _describe(vlm: VLM, shown: Shown, method: Method, output: Path | None) -> Re
 
 def _judge(text: str, truth: tuple[str, ...] | None) -> dict[str, list[str]]:
     """Objects that a text names wrongly, and those that it misses; empty if nobody said what the image shows."""
-    from airvlm.tasks.words.objects import mentions
+    from airvlm.tasks.words.objects import find_mentions
 
     if truth is None:
         return {}
-    named = list(dict.fromkeys(mention.category for mention in mentions(text, "exact")))
+    named = list(dict.fromkeys(mention.category for mention in find_mentions(text, "exact")))
     return {
         "wrong": [name for name in named if name not in truth],
         "missed": [name for name in truth if name not in named],

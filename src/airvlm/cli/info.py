@@ -1,6 +1,6 @@
 """`airvlm info`: models, methods, tasks, the installation, and how a model sees an image.
 
-Everything but the installation's devices, methods of other packages and images is told without importing torch.
+torch is imported for the installation's devices, for methods of other packages and for images only.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import difflib
 import json as json_files
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
     from airvlm.vlm import VLM
 
-__all__ = ["CORE", "EXTRAS", "Extra", "image_facts", "info", "methods_markdown", "model_facts", "models_markdown"]
+__all__ = ["CORE", "EXTRAS", "Extra", "image_facts", "info", "methods_markdown", "models_markdown"]
 
 TOPICS = ("models", "methods", "tasks", "installation")
+Facts = dict[str, Any]
+Section = tuple[str, Sequence[Sequence[str]]]  # a heading and rows of text
 
 
 def info(
@@ -48,7 +51,7 @@ def info(
     """Show models, methods, tasks, the installation, or an image's tokens.
 
     Without a topic: the version, the optional packages and the embedded models. With an image: how many visual tokens
-    the model gets for it, the size that it is resized to, and its tiles.
+    the model gets for it, the size that it is resized to, and its views (tiles).
 
     \b
     Examples:
@@ -64,38 +67,43 @@ def info(
     """
     if markdown:
         tables = {"models": models_markdown, "methods": methods_markdown}
-        if topic not in tables:
+        if topic not in tables or name is not None:
             raise Failure("--markdown is for `info models` and `info methods`")
         print(tables[topic]())
-    elif topic is None:
-        _show(overview(), _print_overview, json)
-    elif topic == "models":
-        _show(models(), _print_models, json) if name is None else _show(model_facts(name), _print_facts, json)
-    elif topic == "methods":
-        _show(methods(), _print_methods, json) if name is None else _show(method_facts(name), _print_method, json)
-    elif topic == "tasks":
-        _show(tasks(name), _print_tasks, json)
-    elif topic == "installation":
-        _show(installation(), _print_installation, json)
-    elif topic in MODELS:
-        _show(model_facts(topic), _print_facts, json)
-    elif topic == "-" or topic.startswith(("data:", "http://", "https://")) or Path(topic).is_file():
+        return
+    facts, sections = _find(topic, name, model)
+    if json:
+        emit(facts)
+        return
+    for number, (title, rows) in enumerate(sections):
+        if title:
+            print(title if number == 0 else f"\n{title}")
+        print_columns(rows, indent=2 if title else 0)
+
+
+def _find(topic: str | None, name: str | None, model: ModelOptions) -> tuple[Facts, list[Section]]:
+    """What is known of a topic: as JSON, and as sections of a page."""
+    if topic is None:
+        return _overview()
+    if topic == "models":
+        return _models() if name is None else _model(name)
+    if topic == "methods":
+        return _methods() if name is None else _method(name)
+    if topic == "tasks":
+        return _tasks(name)
+    if topic == "installation":
+        return _installation()
+    if topic in MODELS:
+        return _model(topic)
+    if topic == "-" or topic.startswith(("data:", "http://", "https://")) or Path(topic).is_file():
         image = common.read_images([topic], allow_urls=True, model=model.model)[0]
-        _show(image_facts(common.load_model(model), image), _print_facts, json)
-    elif topic in read_table() or topic in outside_methods() or ":" in topic:
-        _show(method_facts(topic), _print_method, json)
-    else:
-        near = difflib.get_close_matches(topic, [*TOPICS, *MODELS, *read_table()], 1)
-        hint = f"did you mean {near[0]}?" if near else f"give {', '.join(TOPICS)}, a method, or an image file"
-        raise Failure(f"nothing is known of {topic!r}; {hint}")
-
-
-def _show(facts: dict[str, Any], show: Any, json: bool) -> None:
-    emit(facts) if json else show(facts)
-
-
-def _print_facts(facts: dict[str, Any]) -> None:
-    print_columns(_flatten(facts))
+        facts = image_facts(common.load_model(model), image)
+        return facts, [("", _flatten(facts))]
+    if topic in read_table() or topic in outside_methods() or ":" in topic:
+        return _method(topic)
+    near = difflib.get_close_matches(topic, [*TOPICS, *MODELS, *read_table()], 1)
+    hint = f"did you mean {near[0]}?" if near else f"give {', '.join(TOPICS)}, a method, or an image file"
+    raise Failure(f"nothing is known of {topic!r}; {hint}")
 
 
 def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
@@ -107,31 +115,11 @@ def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
     return [(name, str(value))]
 
 
-# -- overview
-
-
-def overview() -> dict[str, Any]:
-    """What `airvlm info` alone shows."""
-    extras = {extra.name: not extra.missing() for extra in EXTRAS}
-    return {
-        "version": __version__,
-        "python": platform.python_version(),
-        "models": embedded_models(),
-        "installed": [name for name, there in extras.items() if there],
-        "not_installed": [name for name, there in extras.items() if not there],
-    }
-
-
-def _print_overview(facts: dict[str, Any]) -> None:
-    print(f"airvlm {facts['version']}, Python {facts['python']}\n\nEmbedded models")
-    _print_embedded(facts["models"])
-    print("\nOptional packages")
-    rows = [("installed", ", ".join(facts["installed"]) or "none")]
-    if facts["not_installed"]:
-        rows.append(("not installed", ", ".join(facts["not_installed"]) + " (see airvlm info installation)"))
-    print_columns(rows, indent=2)
-    print("\nMore")
-    rows = [
+def _overview() -> tuple[Facts, list[Section]]:
+    installed = [extra.name for extra in EXTRAS if not extra.missing()]
+    absent = [extra.name for extra in EXTRAS if extra.missing()]
+    facts = {"version": __version__, "python": platform.python_version(), "models": _embedded()}
+    more = [
         ("airvlm demo", "see what a method does"),
         ("airvlm info methods", "all methods, one line each"),
         ("airvlm info methods crop-blend", "one method with its options"),
@@ -139,7 +127,17 @@ def _print_overview(facts: dict[str, Any]) -> None:
         ("airvlm info tasks", "the benchmarks"),
         ("airvlm info photo.jpg", "how a model sees an image"),
     ]
-    print_columns(rows, indent=2)
+    packages = [
+        ("installed", ", ".join(installed) or "none"),
+        ("not installed", f"{', '.join(absent) or 'none'} (airvlm info installation says what they are for)"),
+    ]
+    sections: list[Section] = [
+        (f"airvlm {__version__}, Python {platform.python_version()}", []),
+        ("Embedded models", _embedded_rows()),
+        ("Optional packages", packages),
+        ("More", more),
+    ]
+    return facts | {"installed": installed, "not_installed": absent}, sections
 
 
 # -- models
@@ -160,95 +158,84 @@ COMMON_LIMITS = [
 ]
 
 
-def embedded_models() -> dict[str, dict[str, Any]]:
-    """The models inside the package: what they know, their size and their scores."""
+def _card(name: str) -> Facts:
+    """What was written when an embedded model was trained; empty if it is not in this installation."""
+    path = Path(MODELS[name].model_path()) / "card.json"
+    card: Facts = json_files.loads(path.read_text()) if path.is_file() else {}
+    return card
+
+
+def _megabytes(name: str) -> float:
+    return round(sum(f.stat().st_size for f in Path(MODELS[name].model_path()).glob("*.safetensors")) / 1e6, 1)
+
+
+def _embedded() -> dict[str, Facts]:
     found = {}
-    for name, module in MODELS.items():
-        folder = Path(module.model_path())
-        if (folder / "card.json").is_file():
-            card: dict[str, Any] = module.model_card()
-            found[name] = {
-                "images": IMAGES[name],
-                "parameters": card.get("parameters"),
-                "megabytes": _megabytes(folder),
-                "scores": card.get("scores", {}),
-                "scored on": card.get("scored on", ""),
-            }
+    for name in MODELS:
+        if card := _card(name):
+            own = {key: card.get(key) for key in ("parameters", "scores", "scored on")}
+            found[name] = {"images": IMAGES[name], "megabytes": _megabytes(name)} | own
     return found
 
 
-def _megabytes(folder: Path) -> float:
-    return round(sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6, 1)
-
-
-def _print_embedded(found: dict[str, dict[str, Any]]) -> None:
+def _embedded_rows() -> list[tuple[str, str]]:
     rows = []
-    for name, facts in found.items():
+    for name, facts in _embedded().items():
         size = f"{(facts['parameters'] or 0) / 1e6:.1f} M parameters, {facts['megabytes']} MB"
-        rows.append((name, f"{facts['images']}; {size}"))
-        scores = ", ".join(f"{key} {value:.1f}" for key, value in facts["scores"].items() if "-" not in key)
-        rows.append(("", f"{scores} ({facts['scored on']})"))
-    if not rows:
-        rows = [("none", "`make train` and `make train-photo` train them")]
-    print_columns(rows, indent=2)
+        scores = ", ".join(f"{key} {value:.1f}" for key, value in (facts["scores"] or {}).items() if "-" not in key)
+        rows += [(name, f"{facts['images']}; {size}"), ("", f"{scores} ({facts['scored on']})")]
+    return rows or [("none", "`make train` and `make train-photo` train them")]
 
 
-def models() -> dict[str, Any]:
-    """The embedded models and the supported families."""
-    from airvlm.models.families import FAMILIES, REFUSED
-
-    rows = [_family_facts(name) for name in FAMILIES]
-    for problem in FAMILIES.problems.values():
-        warn(f"left out: {problem}")
-    return {"embedded": embedded_models(), "families": rows, "refused": dict(REFUSED)}
-
-
-def _family_facts(name: str) -> dict[str, Any]:
+def _family(name: str) -> Facts:
     from airvlm.models.families import FAMILIES
 
-    f = FAMILIES[name]
-    return {
-        "model_type": f.model_type,
-        "title": f.title,
-        "checkpoint": f.checkpoint,
-        "resolution": f.resolution,
-        "note": f.note,
-        "package": FAMILIES.package(name),
-    }
+    fields = ("model_type", "title", "checkpoint", "resolution", "note")
+    return {field: getattr(FAMILIES[name], field) for field in fields} | {"package": FAMILIES.package(name)}
 
 
-def _print_models(facts: dict[str, Any]) -> None:
-    print("Embedded models")
-    _print_embedded(facts["embedded"])
-    print("\nFamilies, by transformers' model type, with one checkpoint each")
+def _models() -> tuple[Facts, list[Section]]:
+    from airvlm.models.families import FAMILIES, REFUSED
+
+    families = [_family(name) for name in FAMILIES]
+    for problem in FAMILIES.problems.values():
+        warn(f"left out: {problem}")
     rows = []
-    for f in facts["families"]:
-        package = "" if f["package"] == "airvlm" else f" (of {f['package']})"
-        rows.append((f["model_type"], f["checkpoint"], f"{f['title']}{package}: {f['resolution']}"))
-    print_columns(rows, indent=2)
-    if facts["refused"]:
-        print("\nNot supported")
-        print_columns(list(facts["refused"].items()), indent=2)
+    for family in families:
+        package = "" if family["package"] == "airvlm" else f" (of {family['package']})"
+        what = f"{family['title']}{package}: {family['resolution']}"
+        rows.append((family["model_type"], family["checkpoint"], what))
+    sections: list[Section] = [
+        ("Embedded models", _embedded_rows()),
+        ("Families, by transformers' model type, with one checkpoint each", rows),
+        ("Not supported", list(REFUSED.items())),
+    ]
+    return {"embedded": _embedded(), "families": families, "refused": dict(REFUSED)}, sections
 
 
-def model_facts(name: str) -> dict[str, Any]:
+def _model(name: str) -> tuple[Facts, list[Section]]:
     """Everything known of an embedded model or a family."""
     from airvlm.models.families import FAMILIES
 
-    if name not in MODELS:
-        by_checkpoint = {f.checkpoint: key for key, f in FAMILIES.items()}
-        if by_checkpoint.get(name, name) in FAMILIES:
-            return _family_facts(by_checkpoint.get(name, name))
-        near = difflib.get_close_matches(name, [*MODELS, *FAMILIES, *by_checkpoint], 1)
-        raise Failure(
-            f"unknown model {name!r}; "
-            + (f"did you mean {near[0]}?" if near else "`airvlm info models` lists the embedded ones and the families")
-        )
-    folder = Path(MODELS[name].model_path())
-    if not (folder / "config.json").is_file():
+    if name in MODELS:
+        facts = _embedded_model(name)
+    else:
+        by_checkpoint = {family.checkpoint: key for key, family in FAMILIES.items()}
+        key = by_checkpoint.get(name, name)
+        if key not in FAMILIES:
+            near = difflib.get_close_matches(name, [*MODELS, *FAMILIES, *by_checkpoint], 1)
+            hint = f"did you mean {near[0]}?" if near else "`airvlm info models` lists what there is"
+            raise Failure(f"unknown model {name!r}; {hint}")
+        facts = _family(key)
+    return facts, [("", _flatten(facts))]
+
+
+def _embedded_model(name: str) -> Facts:
+    path = Path(MODELS[name].model_path()) / "config.json"
+    if not path.is_file():
         target = "train" if name == "tiny" else "train-photo"
-        raise Failure(f"the embedded model {name} is not in this installation ({folder}); train it: make {target}")
-    config = json_files.loads((folder / "config.json").read_text())
+        raise Failure(f"the embedded model {name} is not in this installation ({path.parent}): make {target} trains it")
+    config = json_files.loads(path.read_text())
     text, vision = config.get("text_config", {}), config.get("vision_config", {})
     architecture = {
         "model type": config.get("model_type"),
@@ -258,11 +245,10 @@ def model_facts(name: str) -> dict[str, Any]:
         "vision width": vision.get("hidden_size"),
         "image side (pixels)": vision.get("image_size"),
         "visual tokens": config.get("image_seq_length"),
-        "weights (MB)": _megabytes(folder),
+        "weights (MB)": _megabytes(name),
     }
-    card = json_files.loads((folder / "card.json").read_text()) if (folder / "card.json").is_file() else {}
     limits = [*LIMITS[name], *COMMON_LIMITS]
-    return {"name": name, "images": IMAGES[name], "architecture": architecture} | card | {"limits": limits}
+    return {"name": name, "images": IMAGES[name], "architecture": architecture} | _card(name) | {"limits": limits}
 
 
 def models_markdown() -> str:
@@ -270,53 +256,44 @@ def models_markdown() -> str:
     from airvlm.models.families import FAMILIES
 
     lines = ["| family | model type | for example | images |", "|---|---|---|---|"]
-    lines += [
-        f"| {f.title} | `{f.model_type}` | {f.checkpoint} | {f.resolution}{'; ' + f.note if f.note else ''} |"
-        for f in FAMILIES.own.values()
-    ]
+    for f in FAMILIES.own.values():
+        lines.append(
+            f"| {f.title} | `{f.model_type}` | {f.checkpoint} | {'; '.join(filter(None, (f.resolution, f.note)))} |"
+        )
     return "\n".join(lines)
 
 
 # -- methods
 
 
-def methods() -> dict[str, Any]:
-    """All methods: the built-in ones with their facts, others by name and package."""
-    return {"methods": read_table(), "outside": outside_methods()}
-
-
-def _print_methods(facts: dict[str, Any]) -> None:
+def _methods() -> tuple[Facts, list[Section]]:
+    """All methods: the built-in ones with their facts, those of other packages by name."""
+    table, outside = read_table(), outside_methods()
+    width = max(map(len, [*table, *outside]))
     by_site: dict[str, list[tuple[str, str]]] = {}
-    for name, method in facts["methods"].items():
-        by_site.setdefault(method["site"], []).append((name, method["summary"].removeprefix("control: ")))
-    if facts["outside"]:
-        by_site["other packages"] = [(name, f"of {package}") for name, package in facts["outside"].items()]
-    width = max(len(name) for rows in by_site.values() for name, _ in rows)
-    for site, rows in by_site.items():
-        title = {"control": "Controls", "other packages": "Of other packages"}.get(site, f"Changes {site}")
-        print(title)
-        print_columns([(name.ljust(width), summary) for name, summary in rows], indent=2)
-    print("\nairvlm info methods NAME shows a method's options; combine methods with +, as in crop-blend+vaf")
+    for name, facts in table.items():
+        title = "Controls" if facts["site"] == "control" else f"Changes {facts['site']}"
+        by_site.setdefault(title, []).append((name.ljust(width), facts["summary"].removeprefix("control: ")))
+    sections: list[Section] = list(by_site.items())
+    if outside:
+        sections.append(("Of other packages", [(name.ljust(width), f"of {p}") for name, p in outside.items()]))
+    sections.append(("airvlm info methods NAME shows the options; + combines methods, as in crop-blend+vaf", []))
+    return {"methods": table, "outside": outside}, sections
 
 
-def method_facts(name: str) -> dict[str, Any]:
+def _method(name: str) -> tuple[Facts, list[Section]]:
     """One method: its paper, cost and options."""
     table = read_table()
     if name in table:
-        return {"name": name, "package": "airvlm"} | table[name]
-    from airvlm.methods.names import METHODS
+        facts = {"name": name, "package": "airvlm"} | table[name]
+    else:
+        from airvlm.methods.names import METHODS
 
-    if name in METHODS:
-        return {"name": name, "package": METHODS.package(name)} | describe_method(METHODS[name])
-    if ":" not in name:
-        raise Failure(METHODS.unknown("method", name))
-    method = common.choose_method(name)
-    assert method is not None, "vanilla has no options, so it is refused"
-    return {"name": name, "package": name.split(":")[0]} | describe_method(type(method))
-
-
-def _print_method(facts: dict[str, Any]) -> None:
-    print(f"{facts['name']}: {facts['summary']}\n")
+        if name not in METHODS and ":" not in name:
+            raise Failure(METHODS.unknown("method", name))
+        package = METHODS.package(name) if name in METHODS else name.split(":")[0]
+        method = None if name in METHODS else common.choose_method(name)
+        facts = {"name": name, "package": package} | describe_method(type(method) if method else METHODS[name])
     rows = [
         ("paper", facts["paper"] or "none: a method of this package"),
         ("acts on", facts["site"]),
@@ -324,17 +301,13 @@ def _print_method(facts: dict[str, Any]) -> None:
         ("needs", facts["data"] or "image and question only"),
         ("decoding", facts["decoding"]),
         ("engines", facts["engines"]),
+        ("package", facts["package"]),
     ]
-    if facts["package"] != "airvlm":
-        rows.append(("package", facts["package"]))
-    print_columns(rows, indent=2)
-    print("\nOptions")
-    for option in facts["options"]:
-        values = f" ({option['values']})" if option["values"] else ""
-        print_columns([(f"{option['name']}={option['default']}".ljust(26), option["help"] + values)], indent=2)
-    example = next((o for o in facts["options"] if o["name"] in ("weight", "strength", "alpha")), None)
-    if example is not None:
-        print(f"\nairvlm ask photo.jpg --method {facts['name']}:{example['name']}={example['default']}")
+    options = [
+        (f"{o['name']}={o['default']}".ljust(26), o["help"] + (f" ({o['values']})" if o["values"] else ""))
+        for o in facts["options"]
+    ]
+    return facts, [(f"{name}: {facts['summary']}", rows), ("Options", options)]
 
 
 def methods_markdown() -> str:
@@ -349,23 +322,18 @@ def methods_markdown() -> str:
 # -- tasks
 
 
-def tasks(name: str | None) -> dict[str, Any]:
-    """The benchmarks by name, or one of them."""
+def _tasks(name: str | None) -> tuple[Facts, list[Section]]:
     from airvlm.tasks import TASKS
 
     if name is not None and name not in TASKS:
         raise Failure(TASKS.unknown("task", name))
-    chosen = TASKS if name is None else [name]
-    return {"tasks": {each: {"summary": TASKS[each].about, "package": TASKS.package(each)} for each in chosen}}
-
-
-def _print_tasks(facts: dict[str, Any]) -> None:
+    facts = {n: {"summary": TASKS[n].about, "package": TASKS.package(n)} for n in ([name] if name else TASKS)}
     rows = []
-    for name, task in facts["tasks"].items():
+    for each, task in facts.items():
         package = "" if task["package"] == "airvlm" else f" (of {task['package']})"
-        rows.append((name, task["summary"] + package))
-    print_columns(rows)
-    print("\nairvlm evaluate NAME runs one. tiny-* need nothing else; the others need --data FOLDER.")
+        rows.append((each, task["summary"] + package))
+    note = "airvlm evaluate NAME runs one. tiny-* need nothing else; the others need --data FOLDER."
+    return {"tasks": facts}, [("", rows), (note, [])]
 
 
 # -- the installation
@@ -385,13 +353,13 @@ class Extra:
     modules: tuple[str, ...]  # what must be importable
     install: str = ""  # the command; by default the extra of this name
 
-    @property
-    def command(self) -> str:
-        return self.install or f"pip install 'airvlm[{self.name}]'"
-
     def missing(self) -> list[str]:
         """Modules that are not installed."""
-        return [module for module in self.modules if not _is_importable(module)]
+        return [module for module in self.modules if find_spec(module) is None]
+
+    def to_json(self) -> Facts:
+        command = self.install or f"pip install 'airvlm[{self.name}]'"
+        return {"name": self.name, "purpose": self.purpose, "missing": self.missing(), "install": command}
 
 
 EXTRAS = (
@@ -399,6 +367,7 @@ EXTRAS = (
     Extra("offload", "--device-map: weights spread over devices", ("accelerate",)),
     Extra("quantise", "--quantize: weights in 4 or 8 bits", ("bitsandbytes",)),
     Extra("ray", "evaluate --ray: workers on several machines", ("ray",)),
+    Extra("frame", "Results.to_frame: tables of pandas", ("pandas",)),
     Extra("nltk", "the tagger that chair --variant wordnet and amber use", ("nltk",)),
     Extra("xlsx", "benchmarks and predictions in .xlsx files", ("openpyxl",)),
     Extra("judge", "benchmarks that a judge grades", ("openai",)),
@@ -410,25 +379,19 @@ EXTRAS = (
 )
 
 
-def _is_importable(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):  # a parent package that is missing or broken
-        return False
-
-
-def installation() -> dict[str, Any]:
+def _installation() -> tuple[Facts, list[Section]]:
     """Versions, devices, embedded models and optional packages."""
-    versions = {"python": platform.python_version(), "airvlm": __version__}
-    versions |= {name: _version(name) for name in CORE}
+    versions = {"python": platform.python_version(), "airvlm": __version__} | {name: _version(name) for name in CORE}
     folders = {
         name: str(module.model_path()) if (Path(module.model_path()) / "config.json").is_file() else "missing"
         for name, module in MODELS.items()
     }
-    extras = [{"name": e.name, "purpose": e.purpose, "missing": e.missing(), "install": e.command} for e in EXTRAS] + [
-        _nltk_data()
-    ]
-    return {"versions": versions, "devices": _devices(), "models": folders, "extras": extras}
+    extras = [*(extra.to_json() for extra in EXTRAS), _nltk_data()]
+    facts = {"versions": versions, "devices": _devices(), "models": folders, "extras": extras}
+    rows = [*versions.items(), ("devices", _devices()), *((f"model {n}", path) for n, path in folders.items())]
+    states = [(e["name"], "not installed" if e["missing"] else "installed", e["purpose"]) for e in extras]
+    commands = [(e["name"], e["install"]) for e in extras if e["missing"]]
+    return facts, [("", rows), ("Optional packages", states), *([("To install", commands)] if commands else [])]
 
 
 def _version(package: str) -> str:
@@ -448,46 +411,28 @@ def _devices() -> str:
     return ", ".join([*gpus, *mps, f"cpu ({torch.get_num_threads()} threads)"])
 
 
-def _nltk_data() -> dict[str, Any]:
+def _nltk_data() -> Facts:
     """Whether NLTK's data is there, found without importing nltk."""
     places = [Path(place) for place in os.environ.get("NLTK_DATA", "").split(os.pathsep) if place]
     places += [Path.home() / "nltk_data", Path("/usr/share/nltk_data"), Path("/usr/local/share/nltk_data")]
-    found = any((place / "taggers").is_dir() for place in places)
-    return {
-        "name": "nltk data",
-        "purpose": "data of the extra nltk",
-        "missing": [] if found else ["taggers in NLTK_DATA"],
-        "install": "python -m nltk.downloader averaged_perceptron_tagger wordnet omw-1.4 punkt",
-    }
-
-
-def _print_installation(facts: dict[str, Any]) -> None:
-    rows = [*facts["versions"].items(), ("devices", facts["devices"])]
-    print_columns([*rows, *((f"model {name}", folder) for name, folder in facts["models"].items())])
-    print("\nOptional packages")
-    print_columns(
-        [(e["name"], "not installed" if e["missing"] else "installed", e["purpose"]) for e in facts["extras"]], indent=2
-    )
-    missing = [(e["name"], e["install"]) for e in facts["extras"] if e["missing"]]
-    if missing:
-        print("\nTo install")
-        print_columns(missing, indent=2)
+    missing = [] if any((place / "taggers").is_dir() for place in places) else ["taggers in NLTK_DATA"]
+    command = "python -m nltk.downloader averaged_perceptron_tagger wordnet omw-1.4 punkt"
+    return {"name": "nltk data", "purpose": "data of the extra nltk", "missing": missing, "install": command}
 
 
 # -- images
 
 
-def image_facts(vlm: VLM, image: Image.Image) -> dict[str, Any]:
-    """How a model sees an image: visual tokens, the size it is resized to, tiles."""
+def image_facts(vlm: VLM, image: Image.Image) -> Facts:
+    """How a model sees an image: visual tokens, the size it is resized to, and the number of views."""
     from airvlm.inputs.prompts import DESCRIBE
 
     inputs = vlm.builder.build([vlm.builder.read(image, DESCRIBE)], pixels=True)
     ids = inputs["input_ids"][0]
-    visual = int((ids == vlm.parts.image_token_id).sum())
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "model": vlm.name,
         "image (pixels)": f"{image.width} x {image.height}",
-        "visual tokens": visual,
+        "visual tokens": int((ids == vlm.parts.image_token_id).sum()),
         "prompt tokens": len(ids),
     }
     pixels, grid = inputs.get("pixel_values"), inputs.get("image_grid_thw")
@@ -497,7 +442,6 @@ def image_facts(vlm: VLM, image: Image.Image) -> dict[str, Any]:
         facts |= {"resized to (pixels)": f"{columns * patch} x {rows * patch}", "views": 1}
     elif pixels is not None and pixels.dim() in (4, 5):
         *views, _, height, width = pixels.shape
-        facts |= {"resized to (pixels)": f"{width} x {height}", "views": max(views)}
-        if max(views) > 1:
-            facts["resized to (pixels)"] += " per view"
+        each = " per view" if max(views) > 1 else ""
+        facts |= {"resized to (pixels)": f"{width} x {height}{each}", "views": max(views)}
     return facts

@@ -19,6 +19,7 @@ __all__ = [
     "DataOption",
     "GenerationOptions",
     "ImageArgument",
+    "ImagesOption",
     "JsonOption",
     "LimitOption",
     "MarkdownOption",
@@ -50,6 +51,9 @@ ImageArgument = Annotated[
 ]
 QuestionArgument = Annotated[
     str | None, typer.Argument(metavar="QUESTION", help="What to ask. Without a question the image is described.")
+]
+ImagesOption = Annotated[
+    list[str] | None, typer.Option("--image", "-i", metavar="IMAGE", help="One more image. Repeatable.")
 ]
 MethodOption = Annotated[
     str,

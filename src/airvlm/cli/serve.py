@@ -88,8 +88,11 @@ def serve(
         )
     method = common.choose_method(by.method, by.settings)
     if engine == "vllm":
-        own = {"host": host, "port": port or 8000, "api_key": api_key}
-        _exec_vllm(vllm_arguments(model.model, False if method is None else method, engine_options or [], **own))
+        chosen = False if method is None else method
+        line = vllm_arguments(model.model, chosen, engine_options or [], host=host, port=port or 8000, api_key=api_key)
+        err().print(" ".join(line), soft_wrap=True, markup=False, style="dim")
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *line])
     from airvlm.serve.guard import is_loopback
 
     if not api_key and not is_loopback(host):
@@ -128,12 +131,6 @@ def serve(
 
 
 # -- vLLM
-
-
-def _exec_vllm(arguments: list[str]) -> None:
-    err().print(" ".join(arguments), soft_wrap=True, markup=False, style="dim")
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def vllm_arguments(

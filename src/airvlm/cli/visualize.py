@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, err, out
 from airvlm.cli.options import (
     GenerationOptions,
     ImageArgument,
+    ImagesOption,
     JsonOption,
     MethodOptions,
     ModelOptions,
     QuestionArgument,
     output_option,
 )
-from airvlm.tiny.grammar import DESCRIBE
 
 __all__ = ["visualize"]
 
@@ -27,9 +25,7 @@ def visualize(
     image: ImageArgument,
     question: QuestionArgument = None,
     output: Annotated[Path, output_option("The drawing: .png, .jpg or .webp.")] = Path("visualize.png"),
-    more_images: Annotated[
-        list[str] | None, typer.Option("--image", "-i", metavar="IMAGE", help="One more image. Repeatable.")
-    ] = None,
+    more_images: ImagesOption = None,
     by: MethodOptions = MethodOptions(),
     json: JsonOption = False,
     model: ModelOptions = ModelOptions(),
@@ -50,9 +46,7 @@ def visualize(
       airvlm visualize scene.png "Is there a cup?" --model tiny
     """
     common.check_drawing_path(output)
-    if question is not None and not question.strip():
-        raise Failure("the question is empty: say what to ask, or leave it out for a description")
-    question = question or DESCRIBE
+    text = common.check_question(question)
     arguments = common.generation_arguments(generation)
     images = common.read_images([image, *(more_images or ())], allow_urls=False, model=model.model)
     method = common.choose_method(by.method, by.settings)
@@ -63,8 +57,8 @@ def visualize(
 
     vlm = common.load_model(model)
     with common.exit_on_method_error():
-        answer = vlm.ask(images, question, method=method, **arguments)
-        changes = measure_token_changes(vlm, images, question, method)
+        answer = vlm.ask(images, text, method=method, **arguments)
+        changes = measure_token_changes(vlm, images, text, method)
     report = answer.report
     assert report is not None, "an answer under a method has its report"
     if not report.crops and changes.layer is None:
@@ -73,7 +67,7 @@ def visualize(
     for which, (shown, path) in enumerate(zip(images, written, strict=True)):
         draw_report(shown, report, which, changes).save(path)
     if json:
-        asked = {"image": image, "question": question, "model": vlm.name, "output": str(output)}
+        asked = {"image": image, "question": text, "model": vlm.name, "output": str(output)}
         emit(asked | {"method": method.to_json(), "changed_at": changes.place} | common.answer_json(answer))
         return
     out().print(answer.text, markup=False, soft_wrap=True)
