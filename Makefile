@@ -6,7 +6,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast test-integrations durations coverage check format docs results bench train train-photo clean
+.PHONY: demo test test-fast test-integrations coverage check format docs results bench train train-photo clean
 
 # a bundled scene and a photograph described without and with AIR, and drawings of what AIR looked at
 demo: $(STAMP)
@@ -17,15 +17,11 @@ demo: $(STAMP)
 # takes from the other's end)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(STAMP)
-	$(PYTEST) --durations=20 --junit-xml=out/durations.xml
+	$(PYTEST) --durations=20
 
-# the tests that need less than half a second each; which ones do not is measured (tests/slow.txt)
+# the tests that are not marked slow; tests/conftest.py says which should be
 test-fast: $(STAMP)
 	$(PYTEST) --fast
-
-# writes tests/slow.txt anew, from the latest `make test`
-durations: $(STAMP)
-	$(BIN)/python -m tools.slow out/durations.xml
 
 # the integrations, each in an environment with the other package: lmms-eval, vLLM on the CPU, the page in Chromium, and
 # the oldest transformers (under half an hour on 2 cores, environments included; they are built once)

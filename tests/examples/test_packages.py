@@ -25,6 +25,8 @@ from airvlm.testing.small_models import build_tokenizer
 SCENE = str(tiny.scenes("test")[0].path)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+pytestmark = pytest.mark.slow  # packages are built and installed
+
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:

@@ -100,6 +100,7 @@ def test_a_campaign_lists_survivors_and_resumes(
     assert capsys.readouterr().out.endswith(printed[printed.index("| folder") :])
 
 
+@pytest.mark.slow
 def test_an_endless_mutant_is_stopped(root: Path) -> None:
     (root / "tests/numbers/test_clamping.py").write_text("def test_never_ends():\n    while True:\n        pass\n")
-    assert mutants.run_tests(root, ["tests/numbers"], timeout=3) == "timeout"
+    assert mutants.run_tests(root, ["tests/numbers"], timeout=1) == "timeout"

@@ -16,6 +16,7 @@ def drawn():
     return compute_statistics(draw_like_trained(12, 64, 64, 96))
 
 
+@pytest.mark.slow
 def test_drawn_tokens_have_the_cosine_spread_of_trained_ones(own, drawn):
     for ours, theirs in zip(drawn["cosines"], own["cosines"], strict=True):
         assert ours == pytest.approx(theirs, abs=0.2)
@@ -23,11 +24,13 @@ def test_drawn_tokens_have_the_cosine_spread_of_trained_ones(own, drawn):
     assert drawn["cosines"][4] > 0.9 and drawn["cosines"][1] < 0.1
 
 
+@pytest.mark.slow
 def test_drawn_tokens_have_the_spectrum_of_trained_ones(own, drawn):
     assert drawn["spectrum"] == pytest.approx(own["spectrum"], abs=0.08)
     assert drawn["variance"] == pytest.approx(own["variance"], abs=0.1)
 
 
+@pytest.mark.slow
 def test_drawn_tokens_take_as_many_updates_as_trained_ones_and_random_ones_do_not(own, drawn):
     for which in ("median", "slowest"):
         assert drawn["updates"][which] == pytest.approx(own["updates"][which], rel=0.25)

@@ -47,6 +47,7 @@ def chat(tokenizer: ChatGLM4Tokenizer, turns: list[dict[str, Any]]) -> list[int]
     return official(ids, tokenizer)
 
 
+@pytest.mark.slow
 def test_text_and_chats_are_encoded_as_by_the_original() -> None:
     for case in cases()["plain_encode"]:
         ids = real().encode(case["text"], add_special_tokens=False, split_special_tokens=True)

@@ -42,6 +42,7 @@ def same_weights(model: Any, model_type: str, dtype: torch.dtype = torch.float32
         assert torch.equal(state[name].cpu(), weight.to(dtype)), name
 
 
+@pytest.mark.slow
 @model_types
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("shards", [1, 3])
@@ -116,6 +117,7 @@ def test_a_changed_field_reaches_the_decoder(folders: dict[str, Path]) -> None:
     assert model.config.text_config.rope_parameters["rope_theta"] == 70000.0
 
 
+@pytest.mark.slow
 @model_types
 @pytest.mark.usefixtures("interpreted")
 def test_a_quantized_model_can_be_asked(folders: dict[str, Path], model_type: str) -> None:
@@ -127,6 +129,7 @@ def test_a_quantized_model_can_be_asked(folders: dict[str, Path], model_type: st
     assert answer.report is not None and answer.report.fired
 
 
+@pytest.mark.slow
 @model_types
 @pytest.mark.parametrize(("bits", "layer", "nearness"), [(8, "Linear8bitLt", 0.98), (4, "Linear4bit", 0.8)])
 @pytest.mark.usefixtures("interpreted")

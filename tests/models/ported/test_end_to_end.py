@@ -41,6 +41,7 @@ def vlm(folder: Path) -> VLM:
     return VLM.load(folder)
 
 
+@pytest.mark.slow
 def test_every_method_acts_and_leaves_no_trace(vlm: VLM) -> None:
     answers = vlm.compare(sample_image(1), QUESTION, METHODS, max_new_tokens=6)
     for name, answer in answers.items():
@@ -51,6 +52,7 @@ def test_every_method_acts_and_leaves_no_trace(vlm: VLM) -> None:
     assert vlm.describe(sample_image(1), method=CropBlend(num_crops=3), max_new_tokens=6).report.fired  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_batch_of_images_and_text_equals_its_rows(vlm: VLM) -> None:
     requests: list[Any] = [
         (sample_image(1), QUESTION),
@@ -96,13 +98,14 @@ def test_special_strings_in_a_question_stay_text(vlm: VLM) -> None:
     assert answer.tokens <= 2
 
 
+@pytest.mark.slow
 def test_the_command_line_and_the_evaluation(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = tmp_path / "scene.png"
     sample_image(1, (96, 80)).save(image)
     settings = ["--set", "num_crops=3", "--max-new-tokens", "4", "--json"]
     assert cli.run(["ask", str(image), QUESTION, "-m", str(folder), "--method", "crop-blend", *settings]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == str(folder)
-    where = ["-m", str(folder), "--out", str(tmp_path / "runs"), "--limit", "3", "--max-new-tokens", "4"]
+    where = ["-m", str(folder), "--output", str(tmp_path / "runs"), "--limit", "3", "--max-new-tokens", "4"]
     code = cli.run(["evaluate", "tiny-chair", "--method", "crop-blend:num_crops=3", *where, "--json"])
     printed = capsys.readouterr()
     found = json.loads(printed.out)

@@ -34,6 +34,7 @@ def by_rank(piece: bytes) -> list[int]:
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="thereisadogn é图", max_size=12))
 @settings(max_examples=300, deadline=None)
 def test_merging_is_by_lowest_rank(text: str) -> None:

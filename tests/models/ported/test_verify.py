@@ -14,6 +14,7 @@ from tests.models.ported import tiny_checkpoints as tiny
 QUESTION = "Is there a dog?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", tiny.MODELS)
 @pytest.mark.parametrize("spoilt", [None, "tokens", "prompt"])
 def test_agreement_and_difference_are_found(

@@ -81,6 +81,7 @@ def padded(rows: list[Tensor], pad: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(20, 7), (100, 23), (130, 64, 65)])
 def test_a_padded_row_equals_the_row_alone_also_beyond_seq_length(lengths: tuple[int, ...]) -> None:
     model = tiny.model("qwen", seq_length=64)
@@ -97,6 +98,7 @@ def test_a_padded_row_equals_the_row_alone_also_beyond_seq_length(lengths: tuple
         assert said[i].tolist() == generate(model, {"input_ids": row[None]})[0].tolist()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_prompt_decides_the_rotary_base_with_and_without_a_cache() -> None:
     model = tiny.model("qwen", seq_length=16)

@@ -36,6 +36,7 @@ def cases() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_special_tokens_have_the_official_ids() -> None:
     tokenizer = real()
     for token, wanted in cases()["special_tokens"].items():
@@ -43,6 +44,7 @@ def test_special_tokens_have_the_official_ids() -> None:
     assert len(tokenizer) == cases()["n_vocab"]
 
 
+@pytest.mark.slow
 def test_plain_text_is_encoded_as_by_the_original() -> None:
     for case in cases()["encode_default"]:
         assert real().encode(case["text"]) == case["ids"], case["text"]
@@ -52,6 +54,7 @@ def test_plain_text_is_encoded_as_by_the_original() -> None:
         assert real().encode(case["text"]) == case["ids"], case["text"]
 
 
+@pytest.mark.slow
 def test_image_spans_hold_the_paths_bytes() -> None:
     for case in cases()["image_span"]:
         text = f"<img>{case['path']}</img>"
@@ -63,6 +66,7 @@ def test_image_spans_hold_the_paths_bytes() -> None:
         real().encode(f"<img>{'a' * 257}</img>")
 
 
+@pytest.mark.slow
 def test_decoding() -> None:
     for case in cases()["decode"]:
         assert real().decode(case["ids"], skip_special_tokens=case["skip_special_tokens"]) == case["text"]
@@ -75,6 +79,7 @@ def messages(case: dict[str, Any]) -> list[dict[str, Any]]:
     return [*turns, {"role": "user", "content": case["query"]}]
 
 
+@pytest.mark.slow
 def test_chats_are_encoded_as_by_the_original() -> None:
     for case in cases()["chat"]:
         ids = real().apply_chat_template(
@@ -86,6 +91,7 @@ def test_chats_are_encoded_as_by_the_original() -> None:
         assert ids == case["input_ids"], case["name"]
 
 
+@pytest.mark.slow
 def test_parts_of_a_message_are_written_as_the_originals_list_helper_does() -> None:
     seen = 0
     for case in cases()["chat"]:
@@ -103,6 +109,7 @@ def test_parts_of_a_message_are_written_as_the_originals_list_helper_does() -> N
     assert seen >= 2
 
 
+@pytest.mark.slow
 def test_random_text_is_encoded_as_by_tiktoken() -> None:
     tiktoken = pytest.importorskip("tiktoken", reason="the oracle is tiktoken")
     oracle = tiktoken.Encoding(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from airvlm.photo.tower import SameConv
-from airvlm.tasks.words.objects import CATEGORIES, mentions
+from airvlm.tasks.words.objects import CATEGORIES, find_mentions
 from experiments.train.photo import distil, grammar, imagenet, objects
 from experiments.train.photo.labels import Labels
 from experiments.train.photo.pooled import mean_average_precision
@@ -69,7 +69,7 @@ def test_labels_put_the_most_frequent_object_of_training_first(tmp_path: Path) -
 def test_a_description_names_every_object_once_and_no_other(seed: int) -> None:
     draw = random.Random(seed)
     names = draw.sample(NAMES, draw.randint(0, 12))
-    said = [mention.category for mention in mentions(grammar.description(names, draw), "exact")]
+    said = [mention.category for mention in find_mentions(grammar.description(names, draw), "exact")]
     assert said == names
 
 
@@ -79,7 +79,7 @@ def test_questions_are_answered_truly(world: grammar.World, seed: int) -> None:
     names = draw.sample(NAMES, 4)
     assert world.absent(names, draw) not in names
     asked = grammar.other_question(names, world, draw)
-    said = {mention.category for mention in mentions(asked.answer, "exact")}
+    said = {mention.category for mention in find_mentions(asked.answer, "exact")}
     assert said
     assert said <= set(names)
 
@@ -111,6 +111,7 @@ def test_average_precision_is_one_where_the_order_is_right() -> None:
     assert mean_average_precision(np.array([[1.0, 0.0], [3.0, 2.0], [2.0, 1.0]]), present) == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_a_distilled_tower_gives_its_teachers_tokens_and_learns_them() -> None:
     recipe = replace(RECIPES["second"], image_side=64)
     torch.manual_seed(0)

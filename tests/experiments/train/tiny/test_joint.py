@@ -30,6 +30,7 @@ def hidden(model, sample):  # type: ignore[no-untyped-def]
     return out.last_hidden_state[0]
 
 
+@pytest.mark.slow
 def test_an_exchange_computes_the_same_packed_and_alone(parts) -> None:  # type: ignore[no-untyped-def]
     model, processor = parts
     packer = Packer(SMALL, processor)
@@ -40,6 +41,7 @@ def test_an_exchange_computes_the_same_packed_and_alone(parts) -> None:  # type:
     assert torch.allclose(hidden(model, packed)[here], hidden(model, alone)[there], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_packed_prompt_is_the_chat_template_s(parts) -> None:  # type: ignore[no-untyped-def]
     _, processor = parts
     packer = Packer(SMALL, processor)
@@ -50,6 +52,7 @@ def test_a_packed_prompt_is_the_chat_template_s(parts) -> None:  # type: ignore[
     assert packer.pack([asked]).ids[: len(ids)] == ids
 
 
+@pytest.mark.slow
 def test_the_probe_looks_at_the_asked_object_s_last_word(parts) -> None:  # type: ignore[no-untyped-def]
     _, processor = parts
     packer = Packer(SMALL, processor)
