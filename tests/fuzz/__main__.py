@@ -1,4 +1,4 @@
-"""A long campaign: `python -m tests.fuzz --minutes 10 [--seed N]`; ends with code 1 where anything was taken badly."""
+"""A long campaign: `python -m tests.fuzz --minutes 10 [--seed N]`; ends with code 1 if anything was handled badly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from tests.fuzz.campaign import Case, cases, run
+from tests.fuzz.campaign import Case, cases, run_case
 from tests.fuzz.mutations import MUTATIONS
 
 
@@ -19,12 +19,12 @@ def main() -> int:
     end, count, bad = time.monotonic() + 60 * asked.minutes, 0, list[str]()
     while time.monotonic() < end:
         one = rng.choice(known)
-        wrong = run(Case(one.kind, one.file, rng.choice(list(MUTATIONS)), rng.randrange(1 << 30)))
+        wrong = run_case(Case(one.kind, one.file, rng.choice(list(MUTATIONS)), rng.randrange(1 << 30)))
         count += 1
         if wrong is not None:
             bad.append(wrong)
             print(wrong, flush=True)
-    print(f"{count} cases from seed {asked.seed}, {len(bad)} taken badly")
+    print(f"{count} cases from seed {asked.seed}, {len(bad)} handled badly")
     return 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""Runs spoilt files through the command line in this process, and says what is wrong with how it took them."""
+"""Runs `airvlm score` on damaged files in this process, and tells what is wrong with how it ended."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from airvlm.tasks import TASKS
 from tests.fuzz.kinds import KINDS, OWN_TASKS, Kind
 from tests.fuzz.mutations import MUTATIONS
 
-__all__ = ["Case", "cases", "run"]
-
-SEEDS = 12  # how often a mutation that draws is tried at most, over all kinds
+__all__ = ["Case", "cases", "find_problem", "run_case", "run_command"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One spoilt file."""
+    """One damaged file."""
 
     kind: Kind
     file: str
@@ -40,6 +38,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
+    """How a command line ended, and what it printed."""
+
     code: int
     out: str
     err: str
@@ -53,20 +53,20 @@ def cases(seed: int = 0) -> Iterator[Case]:
                 yield Case(kind, file, mutation, seed)
 
 
-def spoil(case: Case, folder: Path) -> bool:
-    """Write the kind's files and spoil one; False where the mutation does not apply."""
+def damage_file(case: Case, folder: Path) -> bool:
+    """Write the kind's files and damage one; False if the mutation does not apply."""
     case.kind.make(folder)
     path = folder / case.file
     content = path.read_bytes()
-    spoilt = MUTATIONS[case.mutation](content, random.Random(f"{case.seed} {case.kind.name} {case.mutation}"))
-    if spoilt is None:
+    damaged = MUTATIONS[case.mutation](content, random.Random(f"{case.seed} {case.kind.name} {case.mutation}"))
+    if damaged is None:
         return False
-    path.write_bytes(spoilt)
+    path.write_bytes(damaged)
     return True
 
 
-def call(arguments: list[str]) -> Outcome:
-    """One command line; what goes wrong in it is raised."""
+def run_command(arguments: list[str]) -> Outcome:
+    """Run one command line; unexpected exceptions are raised."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(out))
@@ -78,27 +78,28 @@ def call(arguments: list[str]) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-def run(case: Case) -> str | None:
-    """What is wrong with how a case ended, in one line; None where all is well."""
+def run_case(case: Case) -> str | None:
+    """What is wrong with how a case ended, in one line; None if nothing is."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     try:
-        if not spoil(case, folder):
+        if not damage_file(case, folder):
             return None
         before = sys.getrecursionlimit()
         try:
-            outcome = call(case.kind.command(folder))
+            outcome = run_command(case.kind.command(folder))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
             return f"{case}: {type(error).__name__}: {str(error)[:200]}"
         finally:
             sys.setrecursionlimit(before)
-        return _judged(case, outcome)
+        return find_problem(case, outcome)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _judged(case: Case, outcome: Outcome) -> str | None:
+def find_problem(case: Case, outcome: Outcome) -> str | None:
+    """What is wrong with an outcome: a traceback, silence, or counts that do not add up."""
     lines = outcome.err.splitlines()
     if "Traceback" in outcome.err or outcome.code not in (0, 2, 3):
         return f"{case}: code {outcome.code}: {outcome.err[-300:]}"
@@ -113,7 +114,10 @@ def _judged(case: Case, outcome: Outcome) -> str | None:
     counts = report["coverage"]
     if counts["matched"] + counts["missing"] != counts["expected"] or counts["matched"] > counts["expected"]:
         return f"{case}: counts that do not add up: {counts}"
-    if (outcome.code == 3) == report["complete"] or (report["complete"] and (counts["missing"] or report["missing"])):
+    no_truth = "not scored: there is no ground truth" in outcome.err
+    if report["complete"] and (counts["missing"] or report["missing"]):
+        return f"{case}: complete, but {counts['missing']} are missing"
+    if (outcome.code == 3) == (report["complete"] and not no_truth):
         return f"{case}: code {outcome.code} with {counts['missing']} missing"
     if counts["duplicate"] or counts["unknown"]:
         return f"{case}: duplicate or unknown answers were accepted: {counts}"

@@ -1,6 +1,6 @@
-"""A sound file for every task and kind of truth that `airvlm score` takes, small, to be spoilt in many ways.
+"""A valid file for every task and kind of truth that `airvlm score` takes, small, to be damaged in many ways.
 
-Each kind writes its files into a folder and gives the command line; `files` are those that may be spoilt.
+Each kind writes its files into a folder and gives the command line; `files` are those that may be damaged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class Kind:
     answers: str
     truth: str | None = None
     options: tuple[str, ...] = ()
-    spoilt: tuple[str, ...] = ()  # files to spoil; the answers where none are named
+    damaged: tuple[str, ...] = ()  # files to damage; by default the answers
+    scored: bool = True  # False: there is no ground truth, so that there are no scores (code 3)
 
     @property
     def files(self) -> tuple[str, ...]:
-        return self.spoilt or (self.answers,)
+        return self.damaged or (self.answers,)
 
     def command(self, folder: Path) -> list[str]:
         truth = ["--truth", str(folder / self.truth)] if self.truth else []
@@ -81,7 +82,7 @@ def _all(*makers: Callable[[Path], None]) -> Callable[[Path], None]:
     return make
 
 
-def _gzipped(maker: Callable[[Path], None], name: str) -> Callable[[Path], None]:
+def _gzip(maker: Callable[[Path], None], name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         maker(folder)
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
@@ -99,7 +100,7 @@ QUESTIONS = [
     for n, label in enumerate(("yes", "no", "yes", "no"), 1)
 ]
 ANSWERS = [{"question_id": n, "text": text} for n, text in enumerate(("Yes", "No", "No", "Yes."), 1)]
-LABELLED = [{**question, "answer": "Yes"} for question in QUESTIONS]
+LABELED = [{**question, "answer": "Yes"} for question in QUESTIONS]
 COCO = {
     "images": [{"id": n, "file_name": f"COCO_val2014_{n:012d}.jpg"} for n in range(1, 5)],
     "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}],
@@ -122,8 +123,6 @@ REVIEWS = [
     {"question_id": n, "category": "llava_bench_conv", "content": "8 7\nfine", "tuple": [8.0, 7.0]} for n in range(4)
 ]
 WILD = [{"question_id": n, "text": "An answer of a few words.", "prompt": "What?"} for n in range(4)]
-CIRCLES = [{"name": f"c{n}", "predictions": ["A", "B"], "GT": ["A", "B"]} for n in range(3)]
-CASES = {"choices": {"A": "dog", "B": "cat"}, "cases": [{"prediction": "A", "can_infer": "A"}] * 3}
 REPLIES = [{"choices": [{"message": {"content": f"Rating: {n % 7}"}}]} for n in range(96)]
 VSTAR = [{"question_id": n, "category": "direct_attributes", "options": ["red", "blue"], "label": "A", "text": "A"}
          for n in range(4)]  # fmt: skip
@@ -168,42 +167,41 @@ _captions = _write(a_jsonl=CAPTIONS, t_json=OBJECTS)
 _amber = _copy("amber/data", "amber/generative.json", "amber/discriminative.json")
 KINDS: tuple[Kind, ...] = (
     Kind("chair", "chair", _captions, "a.jsonl", "t.json"),
-    Kind("chair-truth", "chair", _captions, "a.jsonl", "t.json", spoilt=("t.json",)),
+    Kind("chair-truth", "chair", _captions, "a.jsonl", "t.json", damaged=("t.json",)),
     Kind("chair-list", "chair", _write(a_json=CAPTIONS, t_json=OBJECTS), "a.json", "t.json"),
-    Kind("chair-gzip", "chair", _gzipped(_captions, "a.jsonl"), "a.jsonl.gz", "t.json"),
-    Kind("chair-alone", "chair", _captions, "a.jsonl"),
+    Kind("chair-gzip", "chair", _gzip(_captions, "a.jsonl"), "a.jsonl.gz", "t.json"),
+    Kind("chair-alone", "chair", _captions, "a.jsonl", scored=False),
     Kind("chair-coco", "chair", _all(_captions, _coco), "a.jsonl", "annotations",
-         spoilt=("annotations/instances_val2014.json", "annotations/captions_val2014.json")),
-    Kind("chair-wordnet", "chair", _captions, "a.jsonl", "t.json", ("--variant", "wordnet", "--set", "tagger=rules")),
+         damaged=("annotations/instances_val2014.json", "annotations/captions_val2014.json")),
+    Kind("chair-wordnet", "chair", _captions, "a.jsonl", "t.json",
+         ("--variant", "wordnet", "--set", "approximate=true")),
     Kind("object-halbench", "object-halbench", _captions, "a.jsonl", "t.json"),
     Kind("bleu", "bleu", _write(a_json=BLEU), "a.json"),
     Kind("bleu-truth", "bleu", _write(a_jsonl=CAPTIONS, t_json={str(n): ["a dog"] for n in range(1, 5)}),
-         "a.jsonl", "t.json", spoilt=("t.json", "a.jsonl")),
+         "a.jsonl", "t.json", damaged=("t.json", "a.jsonl")),
     Kind("pope", "pope", _write(a_jsonl=ANSWERS, t_json=QUESTIONS), "a.jsonl", "t.json"),
-    Kind("pope-truth", "pope", _write(a_jsonl=ANSWERS, t_jsonl=QUESTIONS), "a.jsonl", "t.jsonl", spoilt=("t.jsonl",)),
-    Kind("pope-labelled", "pope", _write(a_jsonl=LABELLED), "a.jsonl"),
-    Kind("pope-unlabelled", "pope", _write(a_jsonl=ANSWERS), "a.jsonl"),
-    Kind("amber", "amber", _amber, "generative.json", "data", ("--set", "tagger=rules")),
-    Kind("amber-truth", "amber", _amber, "generative.json", "data", ("--set", "tagger=rules"),
+    Kind("pope-truth", "pope", _write(a_jsonl=ANSWERS, t_jsonl=QUESTIONS), "a.jsonl", "t.jsonl", damaged=("t.jsonl",)),
+    Kind("pope-labeled", "pope", _write(a_jsonl=LABELED), "a.jsonl"),
+    Kind("pope-unlabeled", "pope", _write(a_jsonl=ANSWERS), "a.jsonl", scored=False),
+    Kind("amber", "amber", _amber, "generative.json", "data", ("--set", "approximate=true")),
+    Kind("amber-truth", "amber", _amber, "generative.json", "data", ("--set", "approximate=true"),
          ("data/annotations.json", "data/relation.json", "data/safe_words.txt")),
     Kind("amber-yesno", "amber-yesno", _amber, "discriminative.json", "data"),
-    Kind("amber-yesno-truth", "amber-yesno", _amber, "discriminative.json", "data", spoilt=("data/annotations.json",)),
-    Kind("mme", "mme", _copy("mme/results"), "results", spoilt=("results/existence.txt",)),
+    Kind("amber-yesno-truth", "amber-yesno", _amber, "discriminative.json", "data", damaged=("data/annotations.json",)),
+    Kind("mme", "mme", _copy("mme/results"), "results", damaged=("results/existence.txt",)),
     Kind("mmbench", "mmbench", _copy("mmbench/predictions.tsv"), "predictions.tsv"),
     Kind("mmbench-ids", "mmbench", _mmbench_truth, "a.jsonl", "t.tsv"),
-    Kind("mmbench-truth", "mmbench", _mmbench_truth, "a.jsonl", "t.tsv", spoilt=("t.tsv",)),
-    Kind("mmbench-circles", "mmbench", _write(a_json=CIRCLES), "a.json"),
-    Kind("mmbench-cases", "mmbench", _write(a_json=CASES), "a.json"),
+    Kind("mmbench-truth", "mmbench", _mmbench_truth, "a.jsonl", "t.tsv", damaged=("t.tsv",)),
     Kind("hallusionbench", "hallusionbench", _copy("hallusionbench/judged.json"), "judged.json"),
     Kind("hallusionbench-string", "hallusionbench", _write(a_json=SAID, t_json=HALLUSION), "a.json", "t.json",
          ("--variant", "string")),
     Kind("hallusionbench-truth", "hallusionbench", _write(a_json=SAID, t_json=HALLUSION), "a.json", "t.json",
          ("--variant", "string"), ("t.json",)),
     Kind("mmvet-grades", "mmvet", _write(a_json=GRADES, t_json=VET), "a.json", "t.json"),
-    Kind("mmvet-truth", "mmvet", _write(a_json=GRADES, t_json=VET), "a.json", "t.json", spoilt=("t.json",)),
-    Kind("mmvet-alone", "mmvet", _write(a_json={f"v1_{n}": "an answer" for n in range(4)}), "a.json"),
+    Kind("mmvet-truth", "mmvet", _write(a_json=GRADES, t_json=VET), "a.json", "t.json", damaged=("t.json",)),
+    Kind("mmvet-alone", "mmvet", _write(a_json={f"v1_{n}": "an answer" for n in range(4)}), "a.json", scored=False),
     Kind("llava-bench-reviews", "llava-bench", _write(a_jsonl=REVIEWS), "a.jsonl"),
-    Kind("llava-bench-alone", "llava-bench", _write(a_jsonl=WILD), "a.jsonl"),
+    Kind("llava-bench-alone", "llava-bench", _write(a_jsonl=WILD), "a.jsonl", scored=False),
     Kind("mmhal", "mmhal", _write(a_json=REPLIES), "a.json"),
     Kind("vstar", "vstar", _write(a_jsonl=VSTAR), "a.jsonl"),
     Kind("tiny", FewScenes.name, _tiny, "a.jsonl"),

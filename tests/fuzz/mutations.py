@@ -1,6 +1,6 @@
-"""Ways to spoil a file: of any bytes, of its JSON records, of its lines. Each has a name, so that it can be told.
+"""Ways to damage a file: of any bytes, of its JSON records, of its lines. Each has a name, so that it can be told.
 
-A mutation takes the content and a source of chance, and gives the spoilt content; None where it does not apply.
+A mutation takes the content and a source of chance, and gives the damaged content; None where it does not apply.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _json(change: Callable[[Any, random.Random], Any]) -> Mutation:
         value = change(value, rng)
         if value is None:
             return None
-        spoilt = (
+        damaged = (
             "\n".join(map(json.dumps, value)) if lines and isinstance(value, list) else json.dumps(value)
         ).encode()
-        return gzip.compress(spoilt) if raw is not content else spoilt
+        return gzip.compress(damaged) if raw is not content else damaged
 
     return mutate
 
@@ -126,10 +126,10 @@ def _at(content: bytes, rng: random.Random) -> int:
 
 
 def _flip(content: bytes, rng: random.Random) -> bytes:
-    spoilt = bytearray(content)
+    damaged = bytearray(content)
     for _ in range(3):
-        spoilt[_at(content, rng)] ^= 1 << rng.randrange(8)
-    return bytes(spoilt)
+        damaged[_at(content, rng)] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
 
 
 def _listed(make: Callable[[list[Any], random.Random], Any]) -> Mutation:
@@ -138,7 +138,7 @@ def _listed(make: Callable[[list[Any], random.Random], Any]) -> Mutation:
 
 MUTATIONS: dict[str, Mutation] = {
     # bytes
-    "sound": lambda c, r: c,
+    "valid": lambda c, r: c,
     "no bytes": lambda c, r: b"",
     "spaces": lambda c, r: b" \n \n",
     "BOM": lambda c, r: b"\xef\xbb\xbf" + c,
