@@ -31,9 +31,9 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, Wei
 from airvlm.models.families import FAMILIES, is_port
 from airvlm.models.glm_4v import processing as glm
 from airvlm.models.glm_4v.model import Glm4VConfig, Glm4VForConditionalGeneration, glm_conversions
+from airvlm.models.loading import avoid_packing_on_cpu
 from airvlm.models.ported.processing import HUB_OPTIONS, SquareImageProcessor
 from airvlm.models.ported.tokenizer import VocabularyError
-from airvlm.models.loading import avoid_packing_on_cpu
 from airvlm.models.qwen_vl import processing as qwen
 from airvlm.models.qwen_vl.model import QwenVLConfig, QwenVLForConditionalGeneration, qwen_conversions
 
