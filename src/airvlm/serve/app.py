@@ -20,7 +20,7 @@ from airvlm.serve.errors import ApiError
 from airvlm.serve.guard import HostGuard, KeyGuard
 from airvlm.serve.limits import Budget, Limits
 from airvlm.serve.metrics import Metrics
-from airvlm.serve.openapi import ERRORS, describe_completions, describe_request
+from airvlm.serve.openapi import ERRORS, UNKNOWN_MODEL, describe_completions, describe_request
 from airvlm.serve.scheduler import QueueFull, Scheduler
 
 __all__ = ["make_app"]
@@ -109,7 +109,7 @@ def make_app(
     async def models() -> JSONResponse:
         return JSONResponse({"object": "list", "data": [_model(name) for name in names]})
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", responses=UNKNOWN_MODEL)
     async def model(name: str) -> JSONResponse:
         if name not in names:
             raise ApiError(404, f"the model {name!r} is not served here", param="model", code="model_not_found")

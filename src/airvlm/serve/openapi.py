@@ -12,7 +12,7 @@ from airvlm.methods import METHODS, Method
 from airvlm.methods.composed import Composed
 from airvlm.serve.schema import IGNORED, NEUTRAL, ChatRequest
 
-__all__ = ["ERRORS", "describe_completions", "describe_request"]
+__all__ = ["ERRORS", "UNKNOWN_MODEL", "describe_completions", "describe_request"]
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -80,35 +80,32 @@ class ChatCompletion(BaseModel):
     airvlm: Proof
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody, "description": description}
-    for status, description in {
-        401: "No valid key",
-        403: "Host or Origin is not allowed",
-    }.items()
-}
-COMPLETION_ERRORS = {
-    400: "The request cannot be honored",
-    404: "The model is not served here",
-    408: "The request took too long to arrive",
-    413: "The body is too large",
-    415: "The body is not application/json",
-    429: "The server is busy",
-    500: "The model failed",
-}
+def _errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorBody, "description": text} for status, text in descriptions.items()}
+
+
+ERRORS = _errors({401: "No valid key", 403: "Host or Origin is not allowed"})
+UNKNOWN_MODEL = _errors({404: "The model is not served here"})
+COMPLETION_ERRORS = _errors(
+    {
+        400: "The request cannot be honored",
+        408: "The request took too long to arrive",
+        413: "The body is too large",
+        415: "The body is not application/json",
+        429: "The server is busy",
+        500: "The model failed",
+    }
+)
 
 
 def describe_completions() -> dict[str, Any]:
     """What FastAPI is told about the route of chat completions, whose body it does not read itself."""
-    errors = {
-        status: {"model": ErrorBody, "description": description} for status, description in COMPLETION_ERRORS.items()
-    }
     ok = {"model": ChatCompletion, "description": "The answer", "content": {"text/event-stream": {}}}
     body = {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": REFERENCE.format(model="ChatRequest")}}},
     }
-    return {"responses": {200: ok, **errors}, "openapi_extra": {"requestBody": body}}
+    return {"responses": {200: ok, **UNKNOWN_MODEL, **COMPLETION_ERRORS}, "openapi_extra": {"requestBody": body}}
 
 
 def describe_request(app: FastAPI, make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:

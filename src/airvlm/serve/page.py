@@ -21,8 +21,7 @@ from airvlm import AIR, VAF, VCD, VLM, CropBlend, MemVR, Method, tiny
 from airvlm.inputs.prompts import DESCRIBE
 from airvlm.report import Crop, Report
 from airvlm.reporting.differences import differences
-from airvlm.tasks.words.marks import Mark, marks
-from airvlm.tasks.words.objects import mentions
+from airvlm.tasks.words.objects import Mark, find_mentions, mark_mentions
 
 __all__ = [
     "CHOICES",
@@ -134,7 +133,7 @@ def find_wrong_objects(text: str, truth: Collection[str] | None) -> list[Mark]:
     """Where the text names an object that is not in the image; nothing if it is not known what the image shows."""
     if truth is None:
         return []
-    return [mark for mark in marks(text, mentions(text, "exact"), truth) if not mark.present]
+    return [mark for mark in mark_mentions(text, find_mentions(text, "exact"), truth) if not mark.present]
 
 
 def describe_report(report: Report) -> str:
