@@ -1,14 +1,11 @@
-"""Small LLaVA checkpoints on disk, as a user would have them: real processor, tokenizer, template, safetensors.
-
-Knows nothing of airvlm.
-"""
+"""Small LLaVA checkpoints on disk, as a user would have them: processor, tokenizer, template and safetensors."""
 
 from pathlib import Path
 from typing import Any
 
 from transformers import CLIPImageProcessor, LlavaProcessor
 
-from tests import tiny_models
+from airvlm.testing import small_models
 
 TEMPLATE = (
     "{% for message in messages %}USER: {% for part in message['content'] %}"
@@ -19,14 +16,14 @@ TEMPLATE = (
 
 def save_llava(folder: Path, *, template: str | None = TEMPLATE, **model: Any) -> Path:
     """A random LLaVA with the processor that transformers ships for it."""
-    llava, _ = tiny_models.build("llava", **model)
+    llava, _ = small_models.build("llava", **model)
     # a saved generation config may not hold what only tests want
     llava.save_pretrained(folder)
-    tokenizer = tiny_models.tokenizer()
+    tokenizer = small_models.build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     pixels = CLIPImageProcessor(
-        size={"shortest_edge": tiny_models.VIEW},
-        crop_size={"height": tiny_models.VIEW, "width": tiny_models.VIEW},
+        size={"shortest_edge": small_models.VIEW},
+        crop_size={"height": small_models.VIEW, "width": small_models.VIEW},
     )
     processor = LlavaProcessor(
         pixels,

@@ -313,9 +313,9 @@ class VLM:
         """
         method = get_method(method)
         if allow_text_only and method is not None and method.needs_images and not any(row.images for row in rows):
-            report = Report(method.to_json(), fired=False, reason="this request has no image")
+            not_applied = Report(method.to_json(), fired=False, reason="this request has no image")
             answers = self.answer_rows(rows, None, max_new_tokens=max_new_tokens, **generation)
-            return [replace(answer, report=report) for answer in answers]
+            return [replace(answer, report=not_applied) for answer in answers]
         with self.lock.acquire():
             started = time.perf_counter()
             inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)

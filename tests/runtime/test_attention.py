@@ -39,7 +39,7 @@ def test_scaled_keys_keep_the_kernel_and_never_hold_scores(monkeypatch: pytest.M
     def refuse(*_: Any) -> None:
         raise AssertionError("scores were materialized")
 
-    monkeypatch.setattr(attention, "_scored", refuse)
+    monkeypatch.setattr(attention, "_attend_changed", refuse)
     with VAF(faithful=True)(model) as run:
         model.generate(**batch, max_new_tokens=3, do_sample=False)
     assert run.report.fired
@@ -62,7 +62,7 @@ def test_scores_are_computed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_weights_follow_static_and_sliding_caches(T: int, total: int, expected: list[int]) -> None:
     change = ScoreChange(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 1, dtype=torch.bool), 0, True)
-    assert change.fitted(T, total)[0].tolist() == expected
+    assert change.fit_weight(T, total)[0].tolist() == expected
 
 
 def test_a_model_whose_attention_is_elsewhere_is_refused() -> None:

@@ -115,7 +115,7 @@ class InputBuilder:
         processor = self.processor
         inner = getattr(processor, "image_processor", None)
         if inner is not None and images and self._pixels_cached:
-            processor = copy.copy(processor)  # the processor itself stays as it is, for whoever else uses it
+            processor = copy.copy(processor)  # the processor itself stays as it is for its other users
             processor.image_processor = _CachedPixels(inner, self, {id(image.rgb): image.key for image in images})
         rows = [[image.rgb for image in request.images] for request in requests] if images else None
         encoded = processor(text=[request.prompt for request in requests], images=rows, **options)

@@ -67,7 +67,7 @@ def content_key(image: Image.Image | Tensor) -> str:
     if isinstance(image, Image.Image):
         content, form = image.tobytes(), f"{image.mode}{image.size}"
     else:
-        import torch  # here, so that whoever only reads images does not wait for it
+        import torch  # imported here: reading images does not need it
 
         pixels = image.detach().cpu().contiguous().view(torch.uint8)
         content, form = pixels.numpy().tobytes(), f"{image.dtype}{tuple(image.shape)}"

@@ -16,7 +16,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from airvlm.methods.base import option
-from airvlm.methods.templates import AttentionMethod, layer_span
+from airvlm.methods.templates import AttentionMethod
+from airvlm.methods.templates.layers import layer_span, scale_span
 
 __all__ = ["VAF"]
 
@@ -57,10 +58,7 @@ class VAF(AttentionMethod):
 
     def span(self, depth: int) -> range:
         """The layers that are changed in a decoder of `depth` layers."""
-        if self.layers is not None:
-            return layer_span(self.layers, depth)
-        first = round(PUBLISHED[0] * depth / DEPTH)
-        return range(first, max(first + 1, round(PUBLISHED[1] * depth / DEPTH)))
+        return scale_span(PUBLISHED, DEPTH, depth) if self.layers is None else layer_span(self.layers, depth)
 
     def key_weights(self, visual: Tensor, before: Tensor) -> Tensor:
         """Raise the image's keys, lower those before it: (B, L)."""

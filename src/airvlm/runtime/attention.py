@@ -1,8 +1,8 @@
-"""Scores of an attention layer, changed on the way: the only file that touches transformers' attention registry.
+"""Change the attention scores of a decoder through transformers' attention registry.
 
 `change_scores(parts, modules, change, stack)` puts a change between the scores and the softmax of the given attention
-modules of a decoder, through `AttentionInterface` and `AttentionMaskInterface`, and takes it out again when the stack
-closes. The vision tower is not touched. Knows nothing of what the change means.
+modules, through `AttentionInterface` and `AttentionMaskInterface`, and takes it out again when the stack closes. The
+vision tower is not touched.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ScoreChange:
     first: int  # first position that is among `queries` in any batch row
     every: bool  # all of `queries` is True
 
-    def fitted(self, T: int, total: int) -> Tensor:
+    def fit_weight(self, T: int, total: int) -> Tensor:
         """The weights of T keys, of a sequence of `total` tokens so far: (B, T)."""
         extra = max(T, total) - self.weight.shape[-1]
         weight = nn.functional.pad(self.weight, (0, extra)) if extra > 0 else self.weight
@@ -46,7 +46,7 @@ class ScoreChange:
 
 
 class ChangesScores(Protocol):
-    """Who changes scores."""
+    """What `change_scores` asks for the change of each pass."""
 
     multiplies: bool  # s (1 + w), which scaled keys do; otherwise s + w |s|
 
@@ -55,9 +55,9 @@ class ChangesScores(Protocol):
 
 
 _ACTIVE: WeakKeyDictionary[nn.Module, list[ChangesScores]] = WeakKeyDictionary()
-_LOCK = threading.Lock()  # blocks on several models may open at once
+_LOCK = threading.Lock()  # sessions on several models may open at once
 _NAMES: dict[str, int] = {}  # registered implementation -> configs that use it
-_CONFIGS: dict[int, tuple[Any, str, int]] = {}  # switched configs by id: config, what it had, blocks that use it
+_CONFIGS: dict[int, tuple[Any, str, int]] = {}  # switched configs by id: config, what it had, sessions that use it
 
 
 def attention_modules(parts: ModelParts) -> list[nn.Module]:
@@ -92,29 +92,29 @@ def _text_config(model: Any) -> Any:
 
 
 def _switch(config: Any, stack: ExitStack) -> None:
-    """Let a config name our implementation until the last block that needs it is left, in whatever order."""
+    """Let a config name our implementation until the last session that needs it closes, in whatever order."""
     with _LOCK:
-        _, before, blocks = _CONFIGS.get(id(config), (config, config._attn_implementation, 0))
+        _, before, sessions = _CONFIGS.get(id(config), (config, config._attn_implementation, 0))
         if "flex" in before:
             raise ValueError(
                 f"attention scores cannot be reached in {before}: load the model with attn_implementation='sdpa'"
             )
         name = PREFIX + before
-        if not blocks:
+        if not sessions:
             if not _NAMES.get(name):
                 AttentionInterface.register(name, _attend)
                 AttentionMaskInterface.register(name, AttentionMaskInterface()[before])
             _NAMES[name] = _NAMES.get(name, 0) + 1
             config._attn_implementation_internal = name
-        _CONFIGS[id(config)] = config, before, blocks + 1
+        _CONFIGS[id(config)] = config, before, sessions + 1
     stack.callback(_restore, config)
 
 
 def _restore(config: Any) -> None:
     with _LOCK:
-        _, before, blocks = _CONFIGS.pop(id(config))
-        if blocks > 1:
-            _CONFIGS[id(config)] = config, before, blocks - 1
+        _, before, sessions = _CONFIGS.pop(id(config))
+        if sessions > 1:
+            _CONFIGS[id(config)] = config, before, sessions - 1
             return
         config._attn_implementation_internal = before
         name = PREFIX + before
@@ -144,7 +144,7 @@ def _attend(
     if not found:
         return attend(module, query, key, value, attention_mask, **more)
     L, T = query.shape[2], key.shape[2]
-    weights = [now[0].fitted(T, now[1]).to(key.device) for _, now in found]
+    weights = [now[0].fit_weight(T, now[1]).to(key.device) for _, now in found]
     changes_now = [now[0] for _, now in found]
     into_keys = len(found) == 1 and found[0][0].multiplies and more.get("softcap") is None
     every = all(c.every for c in changes_now)
@@ -169,7 +169,7 @@ def _attend(
         for at in token_chunks(L - first):  # queries whose scores are held at once
             start, stop = first + at.start, first + at.stop
             mask = _mask(attention_mask, start, L, T, query, stop)
-            scored.append(_scored(query[:, :, start:stop], k, v, mask, changes, start, more))
+            scored.append(_attend_changed(query[:, :, start:stop], k, v, mask, changes, start, more))
         part = torch.cat(scored, 1)
     if out is None:
         return part, None
@@ -182,7 +182,7 @@ def _factor(weight: Tensor, key: Tensor) -> Tensor:
     return (1 + weight).to(key.dtype)[:, None, :, None]  # (B, 1, T, 1)
 
 
-def _scored(
+def _attend_changed(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -191,7 +191,7 @@ def _scored(
     start: int,
     more: dict[str, Any],
 ) -> Tensor:
-    """softmax(changed scores + mask) v for a block of queries: (B, R, H, D)."""
+    """softmax(changed scores + mask) v for a chunk of queries: (B, R, H, D)."""
     scaling = more.get("scaling") or q.shape[-1] ** -0.5
     s = (q @ k.mT).float() * scaling  # (B, H, R, T)
     if (cap := more.get("softcap")) is not None:

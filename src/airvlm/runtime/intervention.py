@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -236,6 +236,8 @@ class Intervention:
         method = self.reported_as.to_json()
         reports = tuple(self._row_report(method, r, rows[r], shows[r]) for r in range(self.batch_size))
         seconds = dict(self.seconds)
+        if len(reports) == 1:  # a batch of one row is that row
+            return replace(reports[0], rows=reports, seconds=seconds)
         return self._row_report(method, None, RowStats.merge(rows), any(shows), rows=reports, seconds=seconds)
 
     def _row_report(self, method: dict[str, Any], row: int | None, stats: RowStats, shows: bool, **more: Any) -> Report:

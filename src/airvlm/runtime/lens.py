@@ -38,7 +38,7 @@ class Trigger:
 
 
 class EntropyLens:
-    """Fires each position at most once a pass, in the first layer whose uncertainty exceeds the threshold.
+    """Fires each position at most once per pass, in the first layer whose uncertainty exceeds the threshold.
 
     The last position of a prompt decides for all positions before it, as a pass has one decision; generated positions
     (of a sequence that is read again without a cache) decide for themselves, as they did in a pass of their own.

@@ -33,7 +33,12 @@ class LockTicket:
 
     def release(self) -> None:
         """Let the next caller in. Releasing twice is harmless."""
-        self._lock._release(self)
+        queue = self._lock._queue
+        with self._lock._lock:
+            if self in queue:
+                queue.remove(self)
+                if queue:
+                    queue[0].ready.set()
 
     def __enter__(self) -> Self:
         return self
@@ -69,13 +74,6 @@ class ModelLock:
             ticket.release()
             raise
         return ticket
-
-    def _release(self, ticket: LockTicket) -> None:
-        with self._lock:
-            if ticket in self._queue:
-                self._queue.remove(ticket)
-                if self._queue:
-                    self._queue[0].ready.set()
 
     @property
     def waiting(self) -> int:

@@ -71,6 +71,13 @@ class Session:
             self.parts, processor, RowImages(self.name, self.parts, processor, images, check=check_images)
         )
         self.intervention = method.intervention(self.context)
+        layers = {
+            "residual": self.intervention.residual_layers,
+            "attention": self.intervention.attention_layers,
+            "heads": self.intervention.head_layers,
+            "ffn": self.intervention.ffn_layers,
+        }
+        self._sites = {site: tuple(own) for site, own in layers.items() if own}  # inside the decoder, and their layers
         self.calls = 0
         self._stack: ExitStack | None = None
         self._contexts: ActiveContexts | None = None
@@ -85,7 +92,8 @@ class Session:
         self._decoder_passes = 0  # passes in which the decoder's own hook ran
         self._logits_passes = 0  # passes in which the hook on the model's output ran
         self._site_passes: Counter[tuple[str, int]] = Counter()  # passes in which a layer's hook ran
-        _warn_if_calibrated_elsewhere(method, self.model)
+        if method.calibrated_on is not None:
+            _warn_if_calibrated_elsewhere(method, self.model)
 
     @property
     def images(self) -> Any:
@@ -140,7 +148,7 @@ class Session:
 
     @property
     def reports(self) -> list[Report]:
-        """One report per call of generate, in order; plain forward passes between two calls count as one call.
+        """One report per call of generate, in order; plain forward passes after a call count with it.
 
         Raises MethodNotApplied if the method could not act.
         """
@@ -216,7 +224,7 @@ class Session:
                 f"{type(self.parts.decoder).__name__} ran without its hooks. If it is compiled or wrapped, undo that, "
                 "or pass ModelParts(...) with the module that is really called"
             )
-        for site, layers in self._sites().items():
+        for site, layers in self._sites.items():
             if any(self._site_passes[site, i] < self._decoder_passes for i in layers):
                 return (
                     f"the {site} hook of some layers did not run in every pass. If a layer is compiled or wrapped, "
@@ -225,17 +233,6 @@ class Session:
         if self.intervention.changes_logits and self._logits_passes < self._passes:
             return "the hook on the model's output did not run in every pass. If the model is compiled, undo that"
         return None
-
-    def _sites(self) -> dict[str, tuple[int, ...]]:
-        """Sites inside the decoder that the intervention uses, and their layers."""
-        action = self.intervention
-        layers = {
-            "residual": action.residual_layers,
-            "attention": action.attention_layers,
-            "heads": action.head_layers,
-            "ffn": action.ffn_layers,
-        }
-        return {site: tuple(own) for site, own in layers.items() if own}
 
     # -- hooks
 
@@ -263,7 +260,7 @@ class Session:
         stack.callback(parts.decoder.register_forward_pre_hook(decoder_input, with_kwargs=True).remove)
         if self.intervention.changes_logits:
             stack.callback(model.register_forward_hook(model_output, with_kwargs=True).remove)
-        for site, layers in self._sites().items():
+        for site, layers in self._sites.items():
             for i in layers:
                 self._hook_layer(site, i, stack)
 
@@ -347,6 +344,8 @@ class Session:
         if fp is None or embeds.shape[1] != fp.length:
             return None  # the decoder was called on its own, outside the model
         self._decoder_passes += 1
+        if fp.is_decode and not self.intervention.acts_in_decode:
+            return None
         return self.intervention.embeds(fp, embeds)
 
     @torch.compiler.disable
@@ -356,6 +355,8 @@ class Session:
         if fp is None:
             return None
         self._site_passes[site, i] += 1
+        if fp.is_decode and not self.intervention.acts_in_decode:
+            return None
         shape = y.shape
         if y.dim() == 2:  # a mixture of experts that sees all tokens as one sequence: (B * L, d)
             y = y.view(-1, fp.length, y.shape[-1])
@@ -434,9 +435,7 @@ def has_compiled_modules(model: nn.Module) -> bool:
 
 
 def _warn_if_calibrated_elsewhere(method: Method, model: nn.Module) -> None:
-    """Settings that were found for one model need not suit another."""
-    if method.calibrated_on is None:
-        return
+    """Options that were found for one model need not suit another."""
     if model not in _FINGERPRINTS:
         from airvlm.models.loading import fingerprint  # hashes the weights: only when needed
 

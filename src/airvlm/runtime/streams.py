@@ -1,7 +1,7 @@
-"""A second stream: every pass of a model run again with other images, beside the first and seen by no method.
+"""A second stream: every pass of a model run again with other images, seen by no method.
 
 It has a cache of its own, follows beams as `generate` reorders them, and leaves the state that some families keep on
-the module as the first stream had it. Knows nothing of what the two streams are compared for.
+the module as the first stream had it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ __all__ = ["SecondStream"]
 
 
 class SecondStream:
-    """The passes of one run, again, with what `other` makes of the image inputs."""
+    """The passes of one session, again, with other image inputs.
+
+    Args:
+        name: of the method, for errors.
+        model: the model.
+        other: image inputs of the first stream -> those of the second.
+    """
 
     def __init__(self, name: str, model: nn.Module, other: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        self.name = name  # of the method, in errors
+        self.name = name
         self.model: Any = model
-        self.other = other  # image inputs -> those of the second stream
-        self._images: dict[str, Any] = {}  # image inputs of the call under way
+        self.other = other
+        self._images: dict[str, Any] = {}  # image inputs of the current call
         self._other: dict[str, Any] = {}
         self._padding: Tensor | None = None  # (rows, prompt) attention mask of the generate call
         self._total = 0  # tokens of the sequence so far
@@ -40,19 +46,19 @@ class SecondStream:
         for name in ("assistant_model", "prompt_lookup_num_tokens"):
             if call.option(name) is not None:
                 raise ValueError(
-                    f"{self.name} cannot act with {name}: tokens are then taken back from a cache that is not its own."
+                    f"{self.name} does not support {name}: it would have to take tokens back from its own cache too."
                 )
         self._images = self._other = {}
-        self._take(call.arguments)
+        self._keep_images(call.arguments)
         ids: Any = call.arguments.get("input_ids", call.arguments.get("inputs"))
         self._padding = call.arguments.get("attention_mask", torch.ones_like(ids))
 
     def start_pass(self, fp: ForwardPass) -> None:
         """A pass begins. A plain one brings its own pixels; generate encodes them before the first."""
         self._total = fp.length if fp.is_prefill else self._total + fp.length
-        self._take(fp.inputs)
+        self._keep_images(fp.inputs)
 
-    def _take(self, arguments: Any) -> None:
+    def _keep_images(self, arguments: Any) -> None:
         given = {n: arguments[n] for n in self._names if arguments.get(n) is not None}
         if "pixel_values" in given:
             self._images, self._other = given, {}
@@ -78,13 +84,13 @@ class SecondStream:
         if not self._other:
             self._other = self.other(self._images)
         if not cached:
-            # Each copy of the rows in turn, as the images are given once a row.
+            # One copy of the rows after the other, as the images are given once per row.
             copies = [
-                self._pass({**_every(given, fp, j), **self._other, "use_cache": False}).logits for j in range(fp.beams)
+                self._pass({**_select(given, fp, j), **self._other, "use_cache": False}).logits for j in range(fp.beams)
             ]
             return torch.stack(copies, 1).flatten(0, 1)  # (B, L, V)
-        # In the first pass of a call all copies of a row are alike.
-        out = self._pass({**_every(given, fp, 0), **self._other, "use_cache": True})
+        # In the first pass of a call all copies of a row are equal.
+        out = self._pass({**_select(given, fp, 0), **self._other, "use_cache": True})
         self._cache = out.past_key_values
         if fp.beams > 1:
             self._cache.batch_repeat_interleave(fp.beams)
@@ -123,14 +129,14 @@ class SecondStream:
         self._followed.append(main)
 
     def end(self) -> None:
-        """Let go of caches."""
+        """Drop the caches."""
         for main in self._followed:
             vars(main).pop("reorder_cache", None)
         self._followed.clear()
         self._cache = None
 
 
-def _every(arguments: dict[str, Any], fp: ForwardPass, j: int) -> dict[str, Any]:
+def _select(arguments: dict[str, Any], fp: ForwardPass, j: int) -> dict[str, Any]:
     """Copy j of every row: tensors whose rows are the batch's."""
     if fp.beams == 1:
         return arguments

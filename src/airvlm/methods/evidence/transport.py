@@ -1,8 +1,8 @@
 """Entropic optimal transport between uniform token sets, batched, in single precision.
 
 `sinkhorn(C, eps)` solves min <T, C> - eps H(T) with T 1 = a, T' 1 = b for every problem of a batch at once, by
-Sinkhorn updates with Anderson acceleration: plain updates need hundreds on the tokens of a trained encoder, whose
-directions are few, and these some thirty. Knows nothing of models, images or what the tokens mean.
+Sinkhorn updates with Anderson acceleration. On the tokens of a trained encoder, which have few directions, plain
+updates need hundreds of iterations and these about thirty.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TOLERANCE = 1e-4  # total marginal error of a plan; docs/speed.md tells what a looser one changes
-# updates after which a host looks at a device's convergence: see Convergence
+__all__ = ["Transport", "cosine_cost", "sinkhorn"]
+
+TOLERANCE = 1e-4  # total marginal error of a plan
+# Updates after which the host checks the convergence on a device: see Convergence
 FIRST = 20
 EVERY = 5
 LATE = (60, 250)  # together with FIRST they cover a range of 1000, a factor of four between them
@@ -171,7 +173,7 @@ class _Solver:
             self._update(iteration)
             update = iteration + 1
             first = update == convergence.first
-            if self._first_look() if first else convergence.reached(update, self.open):
+            if self._check_first() if first else convergence.reached(update, self.open):
                 return update
         return max_iterations
 
@@ -227,7 +229,7 @@ class _Solver:
         if self.real is not None:
             self.K.masked_fill_(~self.real, 0.0)
 
-    def _first_look(self) -> bool:
+    def _check_first(self) -> bool:
         """Whether every problem has converged; costs that no update can solve are refused here, in one read-back."""
         finite, left = torch.stack([self.C.sum((-1, -2)).isfinite(), self.open.flatten()]).tolist()
         if not all(finite):
@@ -238,32 +240,32 @@ class _Solver:
 
 
 class Convergence:
-    """When the host learns that every problem of a batch has converged: asked after every update, counted from 1.
+    """Whether every problem of a batch has converged, as far as the host knows.
 
-    On a CPU it looks after each update. A device works behind the host, and each look that waits for it leaves it
-    idle: it is waited for once, at update FIRST, which most batches need no more than. From there on the answer is sent
-    every EVERY updates into pinned memory, which the host reads without waiting: it hears some updates late, and those
-    change nothing. Memory that cannot be pinned is not written behind the host's back; there the looks LATE wait too.
+    On a CPU this is checked after each update. A device works behind the host and idles while the host waits for it, so
+    the host waits once, at update FIRST, which is enough for most batches. From then on the device writes the answer
+    into pinned memory every EVERY updates, and the host reads it without waiting: it learns of convergence a few
+    updates late, which changes nothing. Where memory cannot be pinned, the host waits at the updates LATE instead.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.host = device.type == "cpu"
-        self.first = 1 if self.host else FIRST  # the caller looks at this one, and waits
-        self.heard = None if self.host else _pinned()
+        self.first = 1 if self.host else FIRST  # the caller checks this one, and waits
+        self.flag = None if self.host else _pin_flag()
 
     def reached(self, update: int, unconverged: Tensor) -> bool:
-        """Whether no problem is left, as far as the host knows; `unconverged` is bool, of any shape."""
-        if self.host or (self.heard is None and update in LATE):
+        """Whether all have converged after this update, counted from 1; `unconverged` is bool, of any shape."""
+        if self.host or (self.flag is None and update in LATE):
             return not bool(unconverged.any())
-        if self.heard is None or update < self.first:
+        if self.flag is None or update < self.first:
             return False
         if update % EVERY == 0:
-            # What has converged stays so: one byte goes from 0 to 1, and whenever it is read it is true or late.
-            self.heard.copy_(unconverged.any().logical_not_(), non_blocking=True)
-        return bool(self.heard)
+            # What has converged stays converged: one byte goes from 0 to 1, and a read is at worst late.
+            self.flag.copy_(unconverged.any().logical_not_(), non_blocking=True)
+        return bool(self.flag)
 
 
-def _pinned() -> Tensor | None:
+def _pin_flag() -> Tensor | None:
     """A False on the host that a device can write into by itself; None where memory cannot be pinned."""
     try:
         return torch.zeros((), dtype=torch.bool, pin_memory=True)
