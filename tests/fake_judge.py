@@ -1,7 +1,7 @@
-"""A judge on the loopback that says what a test tells it to, and fails the way real endpoints fail.
+"""A local judge that answers as a test tells it to, and fails as real endpoints do.
 
-Usage: ``with FakeJudge(reply) as fake: Judge(fake.url, "fake")``. ``reply(prompt, n)`` gets the text of the
-last message and the number of the request and returns the verdict, or a Fault to send instead.
+Usage: `with FakeJudge(reply) as fake: Judge(fake.url, "fake")`. `reply(prompt, n)` gets the text of the last message
+and the number of the request, and returns the verdict or a Fault to send instead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong: an HTTP status, a header, a body that is no JSON, a delay."""
+    """A failure: an HTTP status, headers, a body that is not JSON, a delay."""
 
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b'{"error": "told to fail"}'
+    body: bytes = b'{"error": "fails on purpose"}'
     delay: float = 0.0  # seconds before anything is sent
 
 
@@ -39,12 +39,12 @@ class FakeJudge:
                     n = len(fake.requests)
                     fake.requests.append({"path": self.path, **body})
                     fake.keys.append(self.headers.get("Authorization"))
-                said = fake.reply(text_of(body), n)
-                fault = said if isinstance(said, Fault) else None
+                answer = fake.reply(get_text(body), n)
+                fault = answer if isinstance(answer, Fault) else None
                 if fault:
                     threading.Event().wait(fault.delay)  # not time.sleep, which tests replace
                 message = {
-                    "choices": [{"message": {"role": "assistant", "content": said}}],
+                    "choices": [{"message": {"role": "assistant", "content": answer}}],
                     "model": "fake-1",
                 }
                 data = fault.body if fault else json.dumps(message).encode()
@@ -56,7 +56,7 @@ class FakeJudge:
                     self.end_headers()
                     self.wfile.write(data)
                 except OSError:
-                    pass  # the client gave up waiting, as a timeout test wants
+                    pass  # the client gave up waiting, as timeout tests want
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -74,7 +74,7 @@ class FakeJudge:
         self._server.server_close()
 
 
-def text_of(body: dict[str, Any]) -> str:
-    """The text of the last message, with or without an image."""
+def get_text(body: dict[str, Any]) -> str:
+    """The text of the last message, which may have an image too."""
     content = body["messages"][-1]["content"]
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

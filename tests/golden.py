@@ -1,4 +1,4 @@
-"""Where the official input-output pairs are: on inputs of our own in tests/data, others beside the project."""
+"""Official input-output pairs: on our own inputs in tests/data, and others in a folder beside the project."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).resolve().parent / "data"  # what everyone has
+DATA = Path(__file__).resolve().parent / "data"  # part of the repository
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "golden"
 
 
 def golden(*parts: str) -> Path:
-    """The path of a golden file or folder; skips the test where the golden data are absent."""
+    """The path of a golden file or folder; skips the test if the golden data are absent."""
     path = FOLDER.joinpath(*parts)
     if not path.exists():
-        pytest.skip(f"the official input-output pairs are not here: {path}")
+        pytest.skip(f"the official input-output pairs are absent: {path}")
     return path
 
 
-# our parser, the column of pope/yesno_parsers.json that it must equal, and what stands there for no verdict
+# our parser, the column of pope/yesno_parsers.json that it must equal, and the column's value for an unparsed answer
 YESNO_COLUMNS = (
     ("rucaibox", "rucaibox_pope", ""),
     ("llava", "llava_eval_pope", ""),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airvlm.registry import Registry, import_object
+from airvlm.tasks.answers import score_file
 from airvlm.tasks.base import Coverage, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "TaskDataMissing",
     "TaskEntry",
     "load_task",
+    "score_file",
 ]
 
 

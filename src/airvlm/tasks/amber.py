@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from airvlm.tasks.answers import Entry, score_entries, score_file
+from airvlm.tasks.answers import Entry, score_entries, score_format
 from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Scores, Task, TaskDataMissing
 from airvlm.tasks.files.reading import find_file, read_json, read_records, read_text
 from airvlm.tasks.words.base_forms import find_nouns
@@ -224,7 +224,7 @@ class Amber(Task):
         return Scores.of(items, answers, count, self.metrics, notes, self.variant_name)
 
 
-@score_file.register
+@score_format.register
 def score_amber_file(task: Amber, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score a JSON list of {"id", "response"} against AMBER's data folder; yes/no answers in it are left out."""
     folder, items, entries = _read_answers(task, path, truth, lambda kind: kind == GENERATIVE, "amber-yesno")
@@ -322,7 +322,7 @@ class AmberYesNo(Task):
         return Scores.of(items, answers, count, metrics, variant=self.variant_name)
 
 
-@score_file.register
+@score_format.register
 def score_amber_yesno_file(task: AmberYesNo, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score a JSON list of {"id", "response"} against AMBER's data folder; descriptions in it are left out."""
     _, items, entries = _read_answers(task, path, truth, lambda kind: kind in _GROUPS, "amber")

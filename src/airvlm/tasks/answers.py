@@ -7,7 +7,7 @@ A file of answers has one JSON object per line, with the id of an item and the a
 The same records are also read from a JSON list, from a table (.tsv, .csv), from one object of id -> text, under the
 names that other tools have for the two fields (ID_FIELDS, TEXT_FIELDS), and from the answers that `airvlm evaluate`
 stores. `score_file` scores them for any task. A benchmark whose own files look different has a function in its module
-that is registered with `@score_file.register`.
+that is registered with `@score_format.register`.
 
 Ids decide which answer belongs to which item. A duplicate or unknown id is an error, unless `lenient` is set: then the
 last answer of an id counts, and unknown ones are left out. Items without an answer are counted and never guessed.
@@ -28,6 +28,7 @@ from airvlm.tasks.files.reading import Row, get_suffix, read_records, read_table
 __all__ = [
     "ITEMS_FROM_FILE",
     "Entry",
+    "list_keys",
     "match_entries",
     "raise_on_entries",
     "raise_on_several_methods",
@@ -36,7 +37,7 @@ __all__ = [
     "score_by_id",
     "score_entries",
     "score_file",
-    "unique_keys",
+    "score_format",
 ]
 
 T = TypeVar("T")
@@ -54,8 +55,7 @@ class Entry(Generic[T]):
     line: int = 0  # 0: unknown
 
 
-@singledispatch
-def score_file(task: Task, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+def score_file(task: Task, path: str | Path, truth: str | Path | None = None, *, lenient: bool = False) -> Scores:
     """Score a file of answers; needs no model.
 
     Args:
@@ -68,6 +68,12 @@ def score_file(task: Task, path: Path, truth: Path | None = None, *, lenient: bo
     Returns:
         The scores; `coverage` says how the answers cover the items.
     """
+    return score_format(task, Path(path), None if truth is None else Path(truth), lenient=lenient)
+
+
+@singledispatch
+def score_format(task: Task, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
+    """What `score_file` does for a task; register a function for a task whose own files have another format."""
     return score_by_id(task, path, truth, lenient=lenient)
 
 
@@ -129,7 +135,7 @@ def raise_on_several_methods(records: Sequence[Mapping[str, Any]], path: Path) -
         raise ValueError(f"{path} has answers of several methods; copy those of one method to a file of their own")
 
 
-def unique_keys(entries: Sequence[Entry[Any]]) -> list[str]:
+def list_keys(entries: Sequence[Entry[Any]]) -> list[str]:
     """The ids of a file in its order, each once."""
     return list(dict.fromkeys(entry.key for entry in entries))
 

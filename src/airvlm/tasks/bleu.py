@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from airvlm.tasks.answers import match_entries, score_file
+from airvlm.tasks.answers import match_entries, score_format
 from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from airvlm.tasks.files.coco import choose_expected_images, read_descriptions, read_references
 from airvlm.tasks.files.reading import get_suffix, read_json
@@ -96,7 +96,7 @@ class Bleu(Task):
         return Scores.of(items, answers, count, BLEU_METRICS)
 
 
-@score_file.register
+@score_format.register
 def score_bleu_file(task: Bleu, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score a JSON object with `hyp` {image: text} and `refs` {image: texts}, or descriptions against references."""
     entries = read_descriptions(path)

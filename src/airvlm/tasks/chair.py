@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airvlm.tasks.answers import Entry, raise_on_entries, score_file
+from airvlm.tasks.answers import Entry, raise_on_entries, score_format
 from airvlm.tasks.base import DESCRIBE, UNPARSED, Coverage, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from airvlm.tasks.bleu import BLEU_METRICS, count_bleu
 from airvlm.tasks.files.coco import (
@@ -24,7 +24,7 @@ from airvlm.tasks.files.coco import (
     choose_expected_images,
     find_annotation_files,
     find_images,
-    image_key,
+    get_image_key,
     read_descriptions,
     read_labels,
     read_objects,
@@ -211,7 +211,7 @@ def _read_image_files(folder: Path) -> dict[str, str]:
     file = next((f for f in find_annotation_files(folder, "instances") if "val2014" in f.name), None)
     if file is None:
         raise TaskDataMissing(f"chair: no instances_val2014.json in {folder} or its annotations/")
-    return {image_key(image): name for image, name in Instances(file).files.items()}
+    return {get_image_key(image): name for image, name in Instances(file).files.items()}
 
 
 # -- files of descriptions
@@ -285,7 +285,7 @@ def _find_repeated(entries: Sequence[Entry[str]]) -> tuple[list[Entry[str]], int
     return repeated, sum(count > 1 for count in counts.values())
 
 
-@score_file.register
+@score_format.register
 def score_chair_file(task: Chair, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score descriptions by image, against a COCO annotations folder or a label file."""
     truth = truth or task.objects or task.data

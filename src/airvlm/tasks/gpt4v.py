@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from airvlm.inputs.images import load_image
-from airvlm.tasks.answers import match_entries, read_answers, score_file
+from airvlm.tasks.answers import match_entries, read_answers, score_format
 from airvlm.tasks.base import DESCRIBE, Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.reading import read_records
 from airvlm.tasks.judges.judge import JudgeQuestion, ask_in_both_orders, make_messages
@@ -138,7 +138,7 @@ def _encode_image(image: Any) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
 
 
-@score_file.register
+@score_format.register
 def score_gpt4v_file(task: GPT4V, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Compare answers by id with those in `truth`; or, of a run's folder, its method with vanilla."""
     path = path / "answers.jsonl" if path.is_dir() else path

@@ -23,7 +23,7 @@ from airvlm.tasks.answers import (
     require_rows,
     score_by_id,
     score_entries,
-    score_file,
+    score_format,
 )
 from airvlm.tasks.base import MISSING, UNPARSED, Counts, Item, Metric, Ratio, Scores, TaskDataMissing, parse_answers
 from airvlm.tasks.files.reading import Row, read_records
@@ -247,7 +247,7 @@ def _find_cause(item: Item, grade: Grade, original: Grade) -> str | None:
     return "VI"
 
 
-@score_file.register
+@score_format.register
 def score_hallusionbench_file(
     task: HallusionBench, path: Path, truth: Path | None = None, *, lenient: bool = False
 ) -> Scores:

@@ -18,11 +18,11 @@ import numpy as np
 from airvlm.tasks.answers import (
     ITEMS_FROM_FILE,
     Entry,
+    list_keys,
     match_entries,
     read_answers,
     score_by_id,
-    score_file,
-    unique_keys,
+    score_format,
 )
 from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.reading import Row, read_records
@@ -162,7 +162,7 @@ def _describe_image(row: Row) -> str:
     return "\n".join([*row.read_texts("captions", default=[]), "", *lines])
 
 
-@score_file.register
+@score_format.register
 def score_llava_bench_file(task: LLaVABench, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score official reviews (`content` or `tuple`, one per question), or answers by question_id (asks the judge)."""
     source = truth or task.data
@@ -178,9 +178,9 @@ def score_llava_bench_file(task: LLaVABench, path: Path, truth: Path | None = No
     if source is not None:
         return score_by_id(task, path, source, lenient=lenient)
     entries = read_answers(path)
-    texts, coverage = match_entries(unique_keys(entries), entries, path, lenient=lenient)
+    texts, coverage = match_entries(list_keys(entries), entries, path, lenient=lenient)
     reason = f"to judge them, give --truth FOLDER with {', '.join(FILES[task.which])}"
-    scores = score_unjudged(dict(zip(unique_keys(entries), texts)), reason)
+    scores = score_unjudged(dict(zip(list_keys(entries), texts)), reason)
     return replace(scores, coverage=coverage, notes=(*scores.notes, ITEMS_FROM_FILE))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from airvlm.tasks.answers import ITEMS_FROM_FILE, Entry, read_answers, require_rows, score_entries, score_file
+from airvlm.tasks.answers import ITEMS_FROM_FILE, Entry, read_answers, require_rows, score_entries, score_format
 from airvlm.tasks.base import (
     MISSING,
     UNPARSED,
@@ -192,7 +192,7 @@ def _write_image(row: Row, images: Mapping[str, str], folder: Path) -> Path:
 # -- files of answers
 
 
-@score_file.register
+@score_format.register
 def score_mmbench_file(task: MMBench, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score predictions by index against the table `truth`, or a table that has answers and predictions."""
     if get_suffix(path) in (".tsv", ".csv", ".xlsx"):

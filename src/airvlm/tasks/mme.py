@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from airvlm.tasks.answers import score_by_id, score_file
+from airvlm.tasks.answers import score_by_id, score_format
 from airvlm.tasks.base import (
     MISSING,
     UNPARSED,
@@ -177,7 +177,7 @@ def _find_image(text: Path, folder: Path) -> Path:
     )
 
 
-@score_file.register
+@score_format.register
 def score_mme_file(task: MME, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score a folder of official results (SUBTASK.txt with lines of image, question, truth, answer), or one of them."""
     if path.is_file() and get_suffix(path) != ".txt":

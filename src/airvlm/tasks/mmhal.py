@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airvlm.tasks.answers import require_rows, score_by_id, score_file
+from airvlm.tasks.answers import require_rows, score_by_id, score_format
 from airvlm.tasks.base import Coverage, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.reading import Row, read_records
 from airvlm.tasks.judges.judge import JudgeQuestion, make_messages
@@ -98,7 +98,7 @@ def _make_item(n: int, row: Row, folder: Path | None, *, answered: bool = False)
     return Item(str(n), image, question, truth, {"kind": kind, "contents": shown})
 
 
-@score_file.register
+@score_format.register
 def score_mmhal_file(task: MMHal, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score the official template with `model_answer` (asks the judge), or a judge's replies, one per question."""
     rows = require_rows(read_records(path), path)

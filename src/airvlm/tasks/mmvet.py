@@ -16,11 +16,11 @@ import numpy as np
 from airvlm.tasks.answers import (
     ITEMS_FROM_FILE,
     Entry,
+    list_keys,
     match_entries,
     read_answers,
     score_entries,
-    score_file,
-    unique_keys,
+    score_format,
 )
 from airvlm.tasks.base import Counts, Item, Metric, Ratio, Scores, TaskDataMissing
 from airvlm.tasks.files.reading import Row, get_suffix, make_rows, read_json
@@ -155,7 +155,7 @@ def _read_questions(place: Path, folder: Path | None = None) -> list[Item]:
     return items
 
 
-@score_file.register
+@score_format.register
 def score_mmvet_file(task: MMVet, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score official grades ({id: {"content", "score"}}), or answers by id (asks the judge).
 
@@ -181,9 +181,9 @@ def score_mmvet_file(task: MMVet, path: Path, truth: Path | None = None, *, leni
     ]
     if source is not None:
         return score_entries(task, _read_questions(source), answers, path, lenient=lenient)
-    texts, coverage = match_entries(unique_keys(answers), answers, path, lenient=lenient)
+    texts, coverage = match_entries(list_keys(answers), answers, path, lenient=lenient)
     reason = f"to grade them, give --truth {FILE} (from {WHERE})"
-    scores = score_unjudged(dict(zip(unique_keys(answers), texts, strict=True)), reason)
+    scores = score_unjudged(dict(zip(list_keys(answers), texts, strict=True)), reason)
     return replace(scores, coverage=coverage, notes=(*scores.notes, ITEMS_FROM_FILE))
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from airvlm.tasks.answers import score_file
+from airvlm.tasks.answers import score_format
 from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, TaskKind, parse_answers
 from airvlm.tasks.chair import Chair, read_described_images
-from airvlm.tasks.files.coco import image_key, read_objects
+from airvlm.tasks.files.coco import get_image_key, read_objects
 from airvlm.tasks.files.reading import read_records
 from airvlm.tasks.judges.judge import JudgeQuestion, make_messages
 from airvlm.tasks.judges.task import JudgedTask
@@ -94,7 +94,7 @@ class ObjectHalBench(JudgedTask):
             listed = Chair(folder, truth_words="exact", seed=self.seed).items(IMAGES, split)[:limit]
             return [Item(item.id, item.image, REQUESTS[i % len(REQUESTS)], item.truth) for i, item in enumerate(listed)]
         rows = read_records(folder / FILE)[:limit]
-        ids = [image_key(row.read_id("image_id", "image_path")) for row in rows]
+        ids = [get_image_key(row.read_id("image_id", "image_path")) for row in rows]
         truth = read_objects(folder, "exact", set(ids))
         return [
             Item(key, base64.b64decode(row.read_text("image")), row.read_text("question"), sorted(truth[key]))
@@ -141,7 +141,7 @@ class ObjectHalBench(JudgedTask):
         return Scores.of(items, found, count, METRICS, variant=self.variant_name, more_details=details)
 
 
-@score_file.register
+@score_format.register
 def score_object_halbench_file(
     task: ObjectHalBench, path: Path, truth: Path | None = None, *, lenient: bool = False
 ) -> Scores:

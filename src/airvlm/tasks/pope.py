@@ -21,7 +21,7 @@ from airvlm.tasks.answers import (
     require_rows,
     score_by_id,
     score_entries,
-    score_file,
+    score_format,
 )
 from airvlm.tasks.base import Coverage, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from airvlm.tasks.chair import draw_images
@@ -232,7 +232,7 @@ _OBJECT = re.compile(r"is there an? (.+?) in the im", re.IGNORECASE)
 TOLERATED = 0.05  # share of prompts that may ask for another object than the question they are matched with
 
 
-@score_file.register
+@score_format.register
 def score_pope_file(task: Pope, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score answers (question_id, text) against a POPE file, or answers with a label; without labels, parse them."""
     if truth is None and task.is_built:

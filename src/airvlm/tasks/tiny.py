@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from airvlm import tiny
-from airvlm.tasks.answers import read_answers, score_entries, score_file
+from airvlm.tasks.answers import read_answers, score_entries, score_format
 from airvlm.tasks.base import Item, Metric, Ratio, Scores, Task
 from airvlm.tasks.chair import CHAIR_METRICS, Chair
 from airvlm.tasks.pope import SETTINGS, Pope, Setting, split_limit
@@ -168,9 +168,9 @@ def _make_pair(subtask: Subtask, scene: tiny.BundledScene, draw: random.Random) 
     raise ValueError(f"unknown subtask {subtask!r}. Known: existence, count, position, color")
 
 
-@score_file.register(TinyChair)
-@score_file.register(TinyPope)
-@score_file.register(TinyYesNo)
+@score_format.register(TinyChair)
+@score_format.register(TinyPope)
+@score_format.register(TinyYesNo)
 def score_tiny_file(task: Task, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score answers by item id, in whichever split has those items; the truth is built in."""
     if truth is not None:

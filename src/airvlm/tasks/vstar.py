@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from airvlm.tasks.answers import ITEMS_FROM_FILE, Entry, score_by_id, score_entries, score_file
+from airvlm.tasks.answers import ITEMS_FROM_FILE, Entry, score_by_id, score_entries, score_format
 from airvlm.tasks.base import UNPARSED, Item, Metric, Ratio, Scores, Task, TaskDataMissing, TaskKind
 from airvlm.tasks.files.reading import Row, read_json, read_records
 from airvlm.tasks.words.options import parse_option
@@ -122,7 +122,7 @@ def _find_image(file: Path) -> Path:
     raise TaskDataMissing(f"vstar: no image beside {file}; expected {file.stem}.jpg or .png")
 
 
-@score_file.register
+@score_format.register
 def score_vstar_file(task: VStar, path: Path, truth: Path | None = None, *, lenient: bool = False) -> Scores:
     """Score answers by id (truth: the official folder), or records with category, options, label and text."""
     if truth is not None or task.data is not None:

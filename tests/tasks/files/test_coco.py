@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airvlm.tasks.files.coco import image_key, read_labels, read_objects
+from airvlm.tasks.files.coco import get_image_key, read_labels, read_objects
 
 
 def test_an_image_is_named_by_its_coco_id_or_its_file_name() -> None:
@@ -18,7 +18,7 @@ def test_an_image_is_named_by_its_coco_id_or_its_file_name() -> None:
         "a/cat.jpg": "cat",
         "x_1_2.png": "x_1_2",
     }
-    assert {name: image_key(name) for name in names} == names
+    assert {name: get_image_key(name) for name in names} == names
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_an_unusable_label_file_is_an_error(tmp_path: Path, content: Any, messag
 
 
 def test_image_ids_are_read_from_numbers_and_file_names() -> None:
-    assert [image_key(x) for x in (42, "42", "COCO_val2014_000000000042.jpg")] == ["42"] * 3
-    assert image_key("images/picture.jpg") == "picture"
+    assert [get_image_key(x) for x in (42, "42", "COCO_val2014_000000000042.jpg")] == ["42"] * 3
+    assert get_image_key("images/picture.jpg") == "picture"
 
 
 def test_objects_of_an_image_are_its_instances_and_what_its_captions_name(coco: Path) -> None:

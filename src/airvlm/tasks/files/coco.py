@@ -6,7 +6,7 @@ A label file is a JSON object of image -> names of the objects in it, for any fo
 
 The object may also be under the key "objects", beside "splits" ({"test": [images], "calibration": [images]}), which
 then decide which images are asked about. Images are named by their COCO id in plain digits ("226988") or by their file
-name without its ending; `image_key` turns any spelling into that.
+name without its ending; `get_image_key` turns any spelling into that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "choose_expected_images",
     "find_annotation_files",
     "find_images",
-    "image_key",
+    "get_image_key",
     "read_descriptions",
     "read_labels",
     "read_objects",
@@ -44,7 +44,7 @@ _IMAGE_FIELDS = ("image_id", "image", "image_file", "item", "id", "question_id")
 _COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d+)", re.IGNORECASE)
 
 
-def image_key(name: str | int) -> str:
+def get_image_key(name: str | int) -> str:
     """The name of an image: its COCO id in plain digits, or else its file name without the ending."""
     stem = str(name)
     if stem.isascii() and stem.isdigit():  # fast path: truth files have a hundred thousand of these
@@ -64,7 +64,7 @@ def read_labels(path: Path, *, keep_names: bool = False) -> dict[str, list[str]]
 
     Args:
         path: a label file.
-        keep_names: name images as the file does, instead of by `image_key`.
+        keep_names: name images as the file does, instead of by `get_image_key`.
     """
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("objects"), dict):
@@ -75,7 +75,7 @@ def read_labels(path: Path, *, keep_names: bool = False) -> dict[str, list[str]]
     for image, names in content.items():
         if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
             raise ValueError(f"{path}, field {image!r}: expected a list of object names, found {str(names)[:60]}")
-        key = image if keep_names else image_key(image)
+        key = image if keep_names else get_image_key(image)
         if key in labels:
             raise ValueError(f"{path}: duplicate image {key} ({image!r})")
         labels[key] = [name.strip() for name in names]
@@ -91,7 +91,7 @@ def read_split(path: Path, split: str) -> list[str] | None:
     if not isinstance(splits, dict) or not isinstance(splits.get(split), list):
         known = ", ".join(splits) if isinstance(splits, dict) and splits else "none"
         raise ValueError(f"{path}, field 'splits': no list of images for the {split} split; there are {known}")
-    return [image_key(image) for image in splits[split]]
+    return [get_image_key(image) for image in splits[split]]
 
 
 def find_images(folder: Path, wanted: Collection[str]) -> dict[str, Path]:
@@ -111,10 +111,10 @@ def _list_images(folder: Path, changed: int) -> dict[str, str]:
     )
     found: dict[str, str] = {}
     for file in files:
-        other = found.setdefault(image_key(file), file)
+        other = found.setdefault(get_image_key(file), file)
         if other != file:
             names = " and ".join(os.path.basename(path) for path in (other, file))
-            raise ValueError(f"{folder}: {names} have the same name {image_key(file)}")
+            raise ValueError(f"{folder}: {names} have the same name {get_image_key(file)}")
     return found
 
 
@@ -170,7 +170,7 @@ def read_references(truth: Path, wanted: Collection[str] | None = None) -> dict[
     references: dict[str, list[str]] = {}
     for file in files:
         for image, captions in _iterate_references(read_json(file), file):
-            key = image_key(image)
+            key = get_image_key(image)
             if wanted is None or key in wanted:
                 references.setdefault(key, []).extend(captions)
     return references
@@ -194,7 +194,7 @@ def _read_mapping(content: Any, path: Path, values: str, field: str | None = Non
     place = f", field {field}" if field else ""
     if not isinstance(content, Mapping) or not content:
         raise ValueError(f"{path}{place}: expected a JSON object of image -> {values}")
-    keys = [image_key(key) for key in content]
+    keys = [get_image_key(key) for key in content]
     if len(set(keys)) < len(keys):
         raise ValueError(f"{path}{place}: duplicate image {next(key for key in keys if keys.count(key) > 1)}")
     return list(content.items())
@@ -229,7 +229,7 @@ def read_objects(
     objects: dict[str, frozenset[str]] = {}
     for table in tables:
         for image, listed in _read_mapping(table, truth, "[object names]"):
-            key = image_key(image)
+            key = get_image_key(image)
             if known is not None:
                 known.add(key)
             if wanted is None or key in wanted:
@@ -264,9 +264,9 @@ def _read_annotated_objects(folder: Path, words: Words, wanted: Collection[str] 
     for file in find_annotation_files(folder, "instances"):
         instances = Instances(file)
         for image in instances.files:
-            objects.setdefault(image_key(image), set())
+            objects.setdefault(get_image_key(image), set())
         for image, name, _ in instances.annotations:
-            objects.setdefault(image_key(image), set()).add(require_category(name, file))
+            objects.setdefault(get_image_key(image), set()).add(require_category(name, file))
     for image, captions in read_references(folder, wanted).items():
         for caption in captions:
             objects.setdefault(image, set()).update(mention.category for mention in find_mentions(caption, words))
@@ -287,11 +287,11 @@ def read_descriptions(path: Path) -> list[Entry[str]]:
         field = "hyp" if "hyp" in records[0] else None
         pairs = _read_mapping(records[0]["hyp"] if field else records[0], path, "text", field)
         rows = [Row({"image": image, "text": text}, path, f"entry {n}") for n, (image, text) in enumerate(pairs, 1)]
-        return [Entry(image_key(row.read_id("image")), row.read_text("text")) for row in rows]
+        return [Entry(get_image_key(row.read_id("image")), row.read_text("text")) for row in rows]
     raise_on_several_methods(records, path)
     named = any(set(record) & set(_IMAGE_FIELDS) for record in records)
     return [
-        Entry(image_key(row.read_id(*_IMAGE_FIELDS)) if named else "", row.read_text(*_TEXT_FIELDS), row.line)
+        Entry(get_image_key(row.read_id(*_IMAGE_FIELDS)) if named else "", row.read_text(*_TEXT_FIELDS), row.line)
         for row in records
     ]
 
