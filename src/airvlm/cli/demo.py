@@ -132,7 +132,8 @@ def _find_scene(name: str) -> tiny.BundledScene:
 def _find_photographs(given: list[str] | None) -> list[Shown]:
     """The user's photographs, or those inside scikit-image; none if there are neither."""
     if given:
-        return [Shown("photograph", name, common.read_image(name, False), None) for name in given]
+        images = common.read_images(given, allow_urls=False, model="photo")
+        return [Shown("photograph", name, image, None) for name, image in zip(given, images, strict=True)]
     found = find_spec("skimage")  # its files are enough: importing the package takes seconds
     folders = [Path(folder) / "data" for folder in (found.submodule_search_locations or ())] if found else []
     return [

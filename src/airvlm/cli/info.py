@@ -416,7 +416,7 @@ def _nltk_data() -> Facts:
     places = [Path(place) for place in os.environ.get("NLTK_DATA", "").split(os.pathsep) if place]
     places += [Path.home() / "nltk_data", Path("/usr/share/nltk_data"), Path("/usr/local/share/nltk_data")]
     missing = [] if any((place / "taggers").is_dir() for place in places) else ["taggers in NLTK_DATA"]
-    command = "python -m nltk.downloader averaged_perceptron_tagger wordnet omw-1.4 punkt"
+    command = "python -m nltk.downloader averaged_perceptron_tagger_eng punkt_tab wordnet"
     return {"name": "nltk data", "purpose": "data of the extra nltk", "missing": missing, "install": command}
 
 
