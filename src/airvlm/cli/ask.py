@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.columns import Columns
 from rich.markup import escape
 from rich.panel import Panel
@@ -25,6 +24,7 @@ from airvlm.cli.options import (
     ModelOptions,
     QuestionArgument,
     SetOption,
+    option,
 )
 
 if TYPE_CHECKING:
@@ -50,11 +50,9 @@ def ask(
     method: MethodsOption = None,
     settings: SetOption = None,
     more_images: ImagesOption = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Talk turn by turn; /help lists what else can be typed.")
-    ] = False,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt of a chat.")] = None,
-    allow_urls: Annotated[bool, typer.Option("--allow-urls", help="Let images be downloaded from http(s).")] = False,
+    chat: Annotated[bool, option("--chat", None, "Talk turn by turn; /help lists what else can be typed.")] = False,
+    system: Annotated[str | None, option("--system", "TEXT", "The system prompt of a chat.")] = None,
+    allow_urls: Annotated[bool, option("--allow-urls", None, "Let images be downloaded from http(s).")] = False,
     json: JsonOption = False,
     model: ModelOptions = ModelOptions(),
     generation: GenerationOptions = GenerationOptions(),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, print_columns
-from airvlm.cli.options import JsonOption, MethodsOption, ModelOptions
+from airvlm.cli.options import JsonOption, MethodsOption, ModelOptions, option
 
 if TYPE_CHECKING:
     from airvlm.bench.efficiency import Cost, Subject
@@ -18,23 +16,15 @@ __all__ = ["bench"]
 
 DEFAULT = ("vanilla", "crop-blend", "air:keep=3", "air-memory:keep=3", "memvr", "vaf", "vcd")
 WIDE = "wide"
+MODEL_HELP = "photo, tiny, wide (LLaVA-7B's widths, random weights), a folder, or a name on the hub. Repeatable."
 
 
 def bench(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="photo, tiny, wide (LLaVA-7B's widths, random weights), a folder, or a name on the hub. Repeatable.",
-            show_default="tiny and wide",
-        ),
-    ] = None,
+    model: Annotated[list[str] | None, option("--model -m", "NAME", MODEL_HELP, show_default="tiny and wide")] = None,
     method: MethodsOption = None,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Rounds after the warm-up.")] = 5,
-    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of every answer.")] = 32,
-    layers: Annotated[int, typer.Option("--layers", metavar="N", min=2, help="Decoder layers of the model wide.")] = 2,
+    repeats: Annotated[int, option("--repeats", "N", "Rounds after the warm-up.", min=1)] = 5,
+    tokens: Annotated[int, option("--tokens", "N", "Tokens of every answer.", min=1)] = 32,
+    layers: Annotated[int, option("--layers", "N", "Decoder layers of the model wide.", min=2)] = 2,
     json: JsonOption = False,
 ) -> None:
     """Measure the speed and memory of methods against vanilla.

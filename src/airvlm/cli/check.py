@@ -9,7 +9,7 @@ import typer
 
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, print_columns
-from airvlm.cli.options import JsonOption, SetOption
+from airvlm.cli.options import JsonOption, SetOption, option
 
 __all__ = ["check"]
 
@@ -22,8 +22,7 @@ def check(
     ],
     settings: SetOption = None,
     family: Annotated[
-        list[str] | None,
-        typer.Option("--family", metavar="TYPE", help="A model type, as in llava, or all. Repeatable."),
+        list[str] | None, option("--family", "TYPE", "A model type, as in llava, or all. Repeatable.")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -7,13 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
 
 from airvlm import tiny
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, out, print_columns
-from airvlm.cli.options import DEFAULT_METHOD, JsonOption, MethodOptions, ModelOptions, output_option
+from airvlm.cli.options import DEFAULT_METHOD, JsonOption, MethodOptions, ModelOptions, option, output_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,10 +39,9 @@ NO_PHOTOGRAPH = "To see photographs: airvlm demo --image photo.jpg, or pip insta
 
 
 def demo(
-    scene: Annotated[str, typer.Option("--scene", metavar="ID", help="A bundled test scene, by id or number.")] = SCENE,
+    scene: Annotated[str, option("--scene", "ID", "A bundled test scene, by id or number.")] = SCENE,
     image: Annotated[
-        list[str] | None,
-        typer.Option("--image", "-i", metavar="IMAGE", help="A photograph of yours, in place of those. Repeatable."),
+        list[str] | None, option("--image -i", "IMAGE", "A photograph of yours, in place of those. Repeatable.")
     ] = None,
     by: MethodOptions = MethodOptions(),
     output: Annotated[

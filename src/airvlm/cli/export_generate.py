@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from airvlm.cli import common
-from airvlm.cli.options import MethodOptions
+from airvlm.cli.options import MethodOptions, option
 
 __all__ = ["export_generate"]
 
@@ -15,8 +15,7 @@ def export_generate(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model's folder, or any other.")],
     by: MethodOptions = MethodOptions(),
     reports: Annotated[
-        Path | None,
-        typer.Option("--reports", metavar="FILE", help="Append what the method did per call, as JSON lines."),
+        Path | None, option("--reports", "FILE", "Append what the method did per call, as JSON lines.")
     ] = None,
 ) -> None:
     """Write a folder that makes transformers' generate run a method.

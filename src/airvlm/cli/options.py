@@ -30,10 +30,23 @@ __all__ = [
     "QuestionArgument",
     "SetOption",
     "expand_groups",
+    "option",
     "output_option",
 ]
 
 DEFAULT_METHOD = "crop-blend"
+
+
+def option(names: str, metavar: str | None, help: str, **more: Any) -> Any:
+    """An option of a command.
+
+    Args:
+        names: separated by blanks.
+        metavar: what its value is called; None for a flag.
+        help: one sentence.
+        more: passed to `typer.Option`.
+    """
+    return typer.Option(*names.split(), metavar=metavar, help=help, **more)
 
 
 def complete_methods(incomplete: str) -> Iterable[str]:
@@ -43,63 +56,41 @@ def complete_methods(incomplete: str) -> Iterable[str]:
     return [name for name in ["vanilla", *read_table()] if name.startswith(incomplete)]
 
 
-ImageArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="IMAGE", help="A file, - for standard input, a data: URI, or a web address with --allow-urls."
-    ),
-]
+IMAGE_HELP = "A file, - for standard input, a data: URI, or a web address with --allow-urls."
+METHOD_HELP = "A method of `airvlm info methods`, as in air:keep=3, or vanilla for the model as it is."
+ImageArgument = Annotated[str, typer.Argument(metavar="IMAGE", help=IMAGE_HELP)]
 QuestionArgument = Annotated[
     str | None, typer.Argument(metavar="QUESTION", help="What to ask. Without a question the image is described.")
 ]
-ImagesOption = Annotated[
-    list[str] | None, typer.Option("--image", "-i", metavar="IMAGE", help="One more image. Repeatable.")
-]
-MethodOption = Annotated[
-    str,
-    typer.Option(
-        "--method",
-        metavar="METHOD",
-        autocompletion=complete_methods,
-        help="A method of `airvlm info methods`, as in air:keep=3, or vanilla for the model as it is.",
-    ),
-]
+ImagesOption = Annotated[list[str] | None, option("--image -i", "IMAGE", "One more image. Repeatable.")]
+MethodOption = Annotated[str, option("--method", "METHOD", METHOD_HELP, autocompletion=complete_methods)]
 MethodsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--method",
-        metavar="METHOD",
+        "METHOD",
+        f"{METHOD_HELP} Repeatable.",
         autocompletion=complete_methods,
-        help="A method of `airvlm info methods`, as in air:keep=3, or vanilla for the model as it is. Repeatable.",
         show_default=DEFAULT_METHOD,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="OPTION=VALUE", help="Set an option of the method, as in weight=0.2. Repeatable."),
+    option("--set", "OPTION=VALUE", "Set an option of the method, as in weight=0.2. Repeatable."),
 ]
-DataOption = Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="A folder of images.")]
-LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Use at most N items.")]
+DataOption = Annotated[Path | None, option("--data", "FOLDER", "A folder of images.")]
+LimitOption = Annotated[int | None, option("--limit", "N", "Use at most N items.", min=1)]
 ObjectsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--objects",
-        metavar="FILE",
-        help='What the images in --data show: a JSON file such as {"a.jpg": ["cup", "dog"]}.',
-    ),
+    option("--objects", "FILE", 'What the images in --data show: a JSON file such as {"a.jpg": ["cup", "dog"]}.'),
 ]
-MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+MarkdownOption = Annotated[bool, option("--markdown", None, "Print a Markdown table.")]
+JsonOption = Annotated[bool, option("--json", None, "Print one JSON object on standard output, nothing else.")]
 
 
 def output_option(help: str) -> Any:
     """The option for the file or folder that a command writes."""
-    return typer.Option("--output", "-o", metavar="PATH", help=help)
-
-
-VariantOption = Annotated[
-    str | None, typer.Option("--variant", metavar="NAME", help="A variant of the task's parser or protocol.")
-]
+    return option("--output -o", "PATH", help)
 
 
 @dataclass(frozen=True)
@@ -110,57 +101,37 @@ class MethodOptions:
     settings: SetOption = None
 
 
-_model_option: Any = functools.partial(typer.Option, rich_help_panel="Model options")
-_generation_option: Any = functools.partial(typer.Option, rich_help_panel="Generation options")
+_model_option: Any = functools.partial(option, rich_help_panel="Model options")
+_generation_option: Any = functools.partial(option, rich_help_panel="Generation options")
+_MODEL_HELP = "photo (photographs) or tiny (emoji scenes), both embedded; a folder; or a name on the hub."
+_MAP_HELP = "Spread the weights over devices: auto, balanced or sequential (needs airvlm[offload])."
+_TYPES = "float32, float16, bfloat16 or auto."
+_TYPE_DEFAULT = "float32 on a CPU, else the checkpoint's"
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and how it is loaded."""
 
-    model: Annotated[
-        str | None,
-        _model_option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="photo (photographs) or tiny (emoji scenes), both embedded; a folder; or a name on the hub.",
-            show_default="photo",
-        ),
-    ] = None
-    adapter: Annotated[
-        str | None, _model_option("--adapter", metavar="PATH", help="A LoRA to merge (needs airvlm[lora]).")
-    ] = None
+    model: Annotated[str | None, _model_option("--model -m", "NAME", _MODEL_HELP, show_default="photo")] = None
+    adapter: Annotated[str | None, _model_option("--adapter", "PATH", "A LoRA to merge (needs airvlm[lora]).")] = None
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16", "auto"] | None,
-        _model_option(
-            "--dtype",
-            metavar="TYPE",
-            help="float32, float16, bfloat16 or auto.",
-            show_default="float32 on a CPU, else the checkpoint's",
-        ),
+        _model_option("--dtype", "TYPE", _TYPES, show_default=_TYPE_DEFAULT),
     ] = None
     device: Annotated[
-        str | None,
-        _model_option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, mps, ...", show_default="a GPU, or cpu"),
+        str | None, _model_option("--device", "DEVICE", "cpu, cuda, cuda:1, mps, ...", show_default="a GPU, or cpu")
     ] = None
-    device_map: Annotated[
-        str | None,
-        _model_option(
-            "--device-map",
-            metavar="MAP",
-            help="Spread the weights over devices: auto, balanced or sequential (needs airvlm[offload]).",
-        ),
-    ] = None
+    device_map: Annotated[str | None, _model_option("--device-map", "MAP", _MAP_HELP)] = None
     quantize: Annotated[
         Literal["4bit", "8bit"] | None,
-        _model_option("--quantize", metavar="BITS", help="4bit or 8bit weights (needs bitsandbytes and accelerate)."),
+        _model_option("--quantize", "BITS", "4bit or 8bit weights (needs bitsandbytes and accelerate)."),
     ] = None
     trust_remote_code: Annotated[
-        bool, _model_option("--trust-remote-code", help="Run code that comes with the checkpoint.")
+        bool, _model_option("--trust-remote-code", None, "Run code that comes with the checkpoint.")
     ] = False
     allow_missing: Annotated[
-        bool, _model_option("--allow-missing", help="Allow missing weights (they are randomly initialized).")
+        bool, _model_option("--allow-missing", None, "Allow missing weights (they are randomly initialized).")
     ] = False
 
 
@@ -169,23 +140,19 @@ class GenerationOptions:
     """How an answer is generated."""
 
     max_new_tokens: Annotated[
-        int, _generation_option("--max-new-tokens", metavar="N", min=1, help="Maximum number of generated tokens.")
+        int, _generation_option("--max-new-tokens", "N", "Maximum number of generated tokens.", min=1)
     ] = 64
     temperature: Annotated[
         float | None,
-        _generation_option(
-            "--temperature", metavar="T", min=0.0, help="Sample at this temperature.", show_default="greedy"
-        ),
+        _generation_option("--temperature", "T", "Sample at this temperature.", min=0.0, show_default="greedy"),
     ] = None
     top_p: Annotated[
         float | None,
-        _generation_option(
-            "--top-p", metavar="P", min=0.0, max=1.0, help="Sample from the likeliest tokens with this total."
-        ),
+        _generation_option("--top-p", "P", "Sample from the likeliest tokens with this total.", min=0.0, max=1.0),
     ] = None
-    seed: Annotated[int | None, _generation_option("--seed", metavar="N", min=0, help="Seed of the sampling.")] = None
+    seed: Annotated[int | None, _generation_option("--seed", "N", "Seed of the sampling.", min=0)] = None
     stop: Annotated[
-        list[str] | None, _generation_option("--stop", metavar="TEXT", help="End the answer at this text. Repeatable.")
+        list[str] | None, _generation_option("--stop", "TEXT", "End the answer at this text. Repeatable.")
     ] = None
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from airvlm.cli.common import DESCRIPTION_TAG, SCENE_MARK, check_drawing_path
 from airvlm.cli.console import emit, print_columns
-from airvlm.cli.options import JsonOption, output_option
+from airvlm.cli.options import JsonOption, option, output_option
 
 __all__ = ["scene"]
 
 
 def scene(
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The same seed draws the same scene.")] = 0,
+    seed: Annotated[int, option("--seed", "N", "The same seed draws the same scene.")] = 0,
     context: Annotated[
-        str | None,
-        typer.Option("--context", metavar="NAME", help="kitchen, street, beach, farm, ...", show_default="random"),
+        str | None, option("--context", "NAME", "kitchen, street, beach, farm, ...", show_default="random")
     ] = None,
     output: Annotated[Path, output_option("The image: .png, .jpg or .webp.")] = Path("scene.png"),
-    side: Annotated[int, typer.Option("--side", metavar="N", min=32, max=4096, help="Width and height.")] = 448,
+    side: Annotated[int, option("--side", "N", "Width and height.", min=32, max=4096)] = 448,
     json: JsonOption = False,
 ) -> None:
     """Draw an emoji scene for the model tiny, with its ground truth.

@@ -14,9 +14,11 @@ import typer
 
 from airvlm.cli import common
 from airvlm.cli.console import Failure, err
-from airvlm.cli.options import MethodOptions, ModelOptions
+from airvlm.cli.options import MethodOptions, ModelOptions, option
 
 __all__ = ["serve", "vllm_arguments"]
+
+KEY_HELP = "Clients must send this key; visitors of the page log in as airvlm with it."
 
 
 def serve(
@@ -24,40 +26,23 @@ def serve(
         list[str] | None, typer.Argument(metavar="VLLM_OPTIONS", help="After --: options of vLLM's own server.")
     ] = None,
     engine: Annotated[
-        Literal["airvlm", "vllm"], typer.Option("--engine", help="What runs the model: this package, or vLLM.")
+        Literal["airvlm", "vllm"], option("--engine", "NAME", "What runs the model: airvlm (this package) or vllm.")
     ] = "airvlm",
-    page: Annotated[bool, typer.Option("--page", help="Serve a web page that compares methods, not an API.")] = False,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    page: Annotated[bool, option("--page", None, "Serve a web page that compares methods, not an API.")] = False,
+    host: Annotated[str, option("--host", "ADDRESS", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", min=0, max=65535, metavar="N", help="0 takes a free one.", show_default="8000, page: 7860"
-        ),
+        int | None, option("--port", "N", "0 takes a free one.", min=0, max=65535, show_default="8000, page: 7860")
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Another name by which clients reach it. Repeatable."),
+        list[str] | None, option("--allow-host", "NAME", "Another name by which clients reach it. Repeatable.")
     ] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key",
-            envvar="AIRVLM_API_KEY",
-            metavar="KEY",
-            help="Clients must send this key; visitors of the page log in as airvlm with it.",
-        ),
-    ] = None,
-    allow_urls: Annotated[
-        bool, typer.Option("--allow-urls", help="Download images from public http(s) addresses.")
-    ] = False,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="New tokens per answer.")] = 1024,
-    max_batch: Annotated[int, typer.Option("--max-batch", metavar="N", min=1, help="Answers that run together.")] = 16,
-    max_queue: Annotated[
-        int,
-        typer.Option("--max-queue", metavar="N", min=1, help="Answers that wait before requests are refused (429)."),
-    ] = 256,
-    max_images: Annotated[int, typer.Option("--max-images", metavar="N", min=0, help="Images per request.")] = 8,
-    max_body: Annotated[int, typer.Option("--max-body", metavar="MB", min=1, help="Megabytes per request.")] = 32,
+    api_key: Annotated[str | None, option("--api-key", "KEY", KEY_HELP, envvar="AIRVLM_API_KEY")] = None,
+    allow_urls: Annotated[bool, option("--allow-urls", None, "Download images from public http(s) addresses.")] = False,
+    max_tokens: Annotated[int, option("--max-tokens", "N", "New tokens per answer.", min=1)] = 1024,
+    max_batch: Annotated[int, option("--max-batch", "N", "Answers that run together.", min=1)] = 16,
+    max_queue: Annotated[int, option("--max-queue", "N", "Waiting answers; more are refused (429).", min=1)] = 256,
+    max_images: Annotated[int, option("--max-images", "N", "Images per request.", min=0)] = 8,
+    max_body: Annotated[int, option("--max-body", "MB", "Megabytes per request.", min=1)] = 32,
     by: MethodOptions = MethodOptions(),
     model: ModelOptions = ModelOptions(),
 ) -> None:
