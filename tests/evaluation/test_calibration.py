@@ -33,8 +33,8 @@ from airvlm.evaluation.calibration import (
     searched_options,
     split_task,
 )
-from airvlm.evaluation.evaluate import Runner
 from airvlm.evaluation.plan import Batch, EvalItem, ModelInfo, TaskSpec
+from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.statistics import FEW, Estimate
 from airvlm.evaluation.store import Record, Store
 from airvlm.evaluation.workers import Shard

@@ -15,11 +15,12 @@ import pytest
 from fakes import FakeCaptions, FakeMethod, FakeVLM
 
 import airvlm
-from airvlm.evaluation import evaluate as evaluation
-from airvlm.evaluation.evaluate import Runner, evaluate, label_methods
+from airvlm.evaluation import spread
+from airvlm.evaluation.evaluate import evaluate, label_methods
 from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_batches
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.evaluation.run import generate_batch
+from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.store import FILE, Store, StoreError
 from airvlm.evaluation.workers import Shard
 from airvlm.methods import EOSBias, MemVR
@@ -57,8 +58,8 @@ def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
 
 def test_the_bar_counts_what_other_processes_answer_meanwhile(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(evaluation.tqdm, "update", lambda bar, n=1: (shown.append(n), setattr(bar, "n", bar.n + n)))
-    monkeypatch.setattr(evaluation.sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(spread.tqdm, "update", lambda bar, n=1: (shown.append(n), setattr(bar, "n", bar.n + n)))
+    monkeypatch.setattr(spread.sys.stderr, "isatty", lambda: True)
     vlm, spec = FakeVLM(), TaskSpec.of("fake-captions")
     with Store(tmp_path) as store, Store(tmp_path) as theirs:
 
@@ -309,7 +310,7 @@ def test_limit_split_and_token_cap_are_part_of_what_is_asked(tmp_path):
     record = found.records("better")[0]
     assert len(found.items) == 7 and record.key.item == "validation-0"
     assert record.key.generation == {"max_new_tokens": 5, "do_sample": False}
-    assert record.extra["settings"] == {"task": "fake-captions", "n": 40}
+    assert record.extra["settings"] == found.spec.task.settings()
 
 
 # -- the function that `airvlm` exports

@@ -17,10 +17,11 @@ import pytest
 from commands import PACE, PIDS, running, wait_for_answers
 from fake_models import FakeVLM, MortalVLM, PlainMethod, first_come
 
-from airvlm.evaluation.evaluate import Evaluation, Runner
+from airvlm.evaluation.evaluate import Evaluation
 from airvlm.evaluation.plan import ModelInfo, TaskSpec
 from airvlm.evaluation.ray_cluster import Cluster
 from airvlm.evaluation.run import run_batches
+from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.store import FILE
 
 ray = pytest.importorskip("ray", reason="needs the ray extra")

@@ -42,7 +42,7 @@ def test_resampling_by_image_equals_resampling_the_items_themselves():
     many = scores([float(h) for h in rng.integers(0, 2, 70)], images)
     draws = Draws(images, draws=50)
     place = [draws.groups.index(p) for p in images]
-    by_item = many.resampled("accuracy", draws.weights[:, place])
+    by_item = many.resample("accuracy", draws.weights[:, place])
     np.testing.assert_allclose(Sample(many, draws).drawn("accuracy"), by_item)
 
 

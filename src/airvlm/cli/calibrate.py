@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airvlm.evaluation.calibration import Calibration, Search
-    from airvlm.evaluation.evaluate import Runner
+    from airvlm.evaluation.spread import Runner
 
 __all__ = ["calibrate"]
 
@@ -58,7 +58,7 @@ def calibrate(
       airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --budget 2h
     """
     from airvlm.evaluation.calibration import SEARCHED, Budget, Search, split_task
-    from airvlm.evaluation.evaluate import run_spread
+    from airvlm.evaluation.spread import run_spread
     from airvlm.evaluation.plan import TaskSpec
     from airvlm.evaluation.workers import Shard
 

@@ -62,6 +62,7 @@ def score(
       airvlm score amber answers.json --truth AMBER/data
     """
     from airvlm.tasks import load_task
+    from airvlm.tasks.answers import score_file
 
     if listed:
         _list_tasks(json)
@@ -72,8 +73,8 @@ def score(
         if path is not None and not path.exists():
             raise Failure(f"no file or folder {path}")
     chosen = load_task(task, data, variant=variant, **_parse_settings(settings or []))
-    scores = chosen.rescore(answers, truth, lenient=lenient) if lenient else chosen.rescore(answers, truth)
-    coverage = scores.covered
+    scores = score_file(chosen, answers, truth, lenient=lenient)
+    coverage = scores.coverage
     if not scores.n:
         raise Failure(f"{answers}: nothing in it can be scored ({coverage})")
     # without ground truth a task has no metric of which more or less would be better
@@ -92,7 +93,7 @@ def score(
     if coverage.duplicate or coverage.unknown:
         warn(f"ignored: {coverage.duplicate} answers with a duplicate id, {coverage.unknown} with an unknown id")
     if not scored:
-        warn("not scored: there is no ground truth; give it with --truth")
+        warn(f"not scored: {'; '.join(scores.notes) or 'there is no ground truth; give it with --truth'}")
         raise typer.Exit(INCOMPLETE)
     if not coverage.complete or unjudged:
         lacking = f"{coverage.missing} have no answer" + (f" and {unjudged} no verdict" if unjudged else "")
@@ -115,9 +116,9 @@ def _report(name: str, task: Task, variant: str | None, scores: Scores, figures:
         "settings": {**task.settings(), **scores.record},
         "n": scores.n,
         "unparsed": scores.unparsed,
-        "missing": max(scores.missing, scores.covered.missing),
-        "complete": scores.covered.complete and scores.missing <= scores.covered.missing,
-        "coverage": scores.covered.to_json(),
+        "missing": max(scores.missing, scores.coverage.missing),
+        "complete": scores.coverage.complete and scores.missing <= scores.coverage.missing,
+        "coverage": scores.coverage.to_json(),
         "metrics": {metric: figure.to_json() for metric, figure in figures.items()},
         "counts": scores.totals,
         "notes": list(scores.notes),

@@ -96,7 +96,7 @@ class SpreadOptions:
 
     def arguments(self) -> dict[str, Any]:
         """As `airvlm.evaluate` takes them."""
-        return asdict(self)
+        return {**asdict(self), "workers": self.workers or 0}
 
 
 def model_loader(options: ModelOptions, tasks: Sequence[str]) -> Callable[[str | None], "VLM"]:
@@ -125,7 +125,7 @@ def current_command() -> dict[str, str]:
 @contextmanager
 def exit_on_interrupt() -> Iterator[None]:
     """End the command in one line, with exit code 130, after Ctrl-C or SIGTERM."""
-    from airvlm.evaluation.evaluate import Interrupted
+    from airvlm.evaluation.spread import Interrupted
 
     try:
         yield

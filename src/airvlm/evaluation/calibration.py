@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from airvlm.evaluation.evaluate import Runner, curve_methods
+from airvlm.evaluation.evaluate import curve_methods
 from airvlm.evaluation.plan import ModelInfo, TaskSpec
 from airvlm.evaluation.results import VANILLA, TaskResults
+from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.statistics import FEW, Array, Estimate
 from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.trade_off import TradeOff, trade_off_of

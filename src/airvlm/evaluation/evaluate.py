@@ -10,41 +10,29 @@ shows what saying less alone would give. Every answer is stored as it comes: a r
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from tqdm import tqdm
+from typing import Any
 
 from airvlm.evaluation.manifest import update_manifest
 from airvlm.evaluation.matched import calibration_spec, match_controls
-from airvlm.evaluation.plan import Batch, ModelInfo, TaskSpec, plan_batches
-from airvlm.evaluation.resources import MAX_ROWS, choose_resources, keep_images
+from airvlm.evaluation.plan import TaskSpec, plan_batches
 from airvlm.evaluation.results import VANILLA, Results, TaskResults
-from airvlm.evaluation.run import RunBatches, pending, run_batches
-from airvlm.evaluation.store import Json, Store, StoreError
+from airvlm.evaluation.spread import Runner, run_spread
+from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.sweeps import Sweep, parse_sweep, sweep_specs
 from airvlm.evaluation.trade_off import TradeOff, trade_off_of
-from airvlm.evaluation.workers import Shard, sigterm_as_keyboard_interrupt, start_workers
+from airvlm.evaluation.workers import Shard
 from airvlm.methods.names import METHODS, get_method
 from airvlm.tasks.base import Task
 
-__all__ = ["Evaluation", "Interrupted", "Runner", "curve_methods", "evaluate", "label_methods", "run_spread"]
+__all__ = ["Evaluation", "curve_methods", "evaluate", "label_methods"]
 
-T = TypeVar("T")
 LARGEST_BIAS = 16.0  # beyond this the control says nothing at all
 ROUNDS = 4  # in which the curve is completed and extended to methods beyond its end
 PAPER_DEPTH = 32  # layers of the paper's decoder, to check a sweep before a model is loaded
-REPORT_EVERY = 60.0  # seconds between lines of progress in a file
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM during an evaluation; says how many answers were stored."""
 
 
 def evaluate(
@@ -87,7 +75,8 @@ def evaluate(
         curve: also ask the trivial control at several biases, for differences at equal recall (or yes-ratio).
         matched: also ask each control at the strength at which it changes as many answers as what it controls.
         sweep: vary each method: "option=value,value,...", or the name of a sweep of the paper.
-        workers: processes on this machine. Default: one per core for a small model, else one.
+        workers: processes on this machine; 0 is one per core for a small model, else one. More than one need a script
+            with `if __name__ == "__main__":`. Default: this process alone.
         shard: "i/n", to run only part i of n; the parts may share `out`.
         ray: number of workers of a Ray cluster, which spread the work in place of `workers`.
         ray_address: of a running Ray cluster. Default: start one here.
@@ -130,162 +119,6 @@ def label_methods(methods: Any) -> dict[str, Any]:
         method = get_method(one)
         found[VANILLA if method is None else one if isinstance(one, str) else method.label] = method
     return found
-
-
-# -- who answers
-
-
-@dataclass(frozen=True)
-class Runner:
-    """Who answers batches, which part of them, and the folder of the answers."""
-
-    run_batches: RunBatches
-    model: ModelInfo
-    depth: int  # decoder layers
-    folder: Path
-    shard: Shard = Shard()  # noqa: RUF009  # frozen
-    batch_size: int = MAX_ROWS
-    progress: bool = True
-
-    def run(self, plan: Sequence[tuple[TaskSpec, Mapping[str, Any]]], store: Store) -> None:
-        """Answer this shard's part of what the store lacks of a plan: tasks, each with the methods that answer it."""
-        chunks = [chunk for spec, methods in plan for chunk in plan_batches(spec, methods, self.model, self.batch_size)]
-        own = len(range(self.shard.index, len(chunks), self.shard.count))
-        # of other shards' chunks the last batches come first: two processes meet at most once in a chunk
-        shared = enumerate(self.shard.share(chunks))
-        batches = [batch for i, chunk in shared for batch in (chunk if i < own else reversed(chunk))]
-        left = pending(batches, store)
-        with _show_progress(left, store, self.progress) as done:
-            self.run_batches(left, store, done)
-
-
-@contextmanager
-def _show_progress(batches: Sequence[Batch], store: Store, progress: bool) -> Iterator[Callable[[Batch], None]]:
-    """A function to call after every batch: moves a bar on a terminal, and prints a line now and then elsewhere."""
-    total, held, own = sum(len(batch.items) for batch in batches), len(store), 0
-    # even a disabled bar takes a lock, which a forked process that was killed may still hold
-    bar = tqdm(total=total, unit="answer") if progress and total and sys.stderr.isatty() else None
-    printed = time.monotonic()
-
-    def done(batch: Batch) -> None:
-        nonlocal own, printed
-        own += len(batch.items)
-        count = min(total, max(own, len(store) - held))  # other processes' answers count as well
-        if bar is not None:
-            bar.set_description(f"{batch.items[0].key.task} {batch.label}", refresh=False)
-            bar.update(count - bar.n)
-        elif progress and time.monotonic() - printed > REPORT_EVERY:
-            printed = time.monotonic()
-            sys.stderr.write(f"airvlm: {count} of {total} answers\n")
-
-    try:
-        yield done
-    finally:
-        if bar is not None:
-            bar.close()
-
-
-def run_spread(
-    job: Callable[[Runner], T],
-    model: Any,
-    *,
-    out: str | Path | None,
-    answers: int,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    shard: Shard | str | None = None,
-    ray: int = 0,
-    ray_address: str | None = None,
-    progress: bool = True,
-) -> T:
-    """Run a job with a model, by as many processes as asked for or as suit the model.
-
-    Args:
-        job: gets a Runner and returns the result; it is pickled for other processes.
-        answers: about how many the job asks for.
-        model: as in `evaluate`, like the other arguments.
-    """
-    place = Shard.of(shard)
-    if sum([bool(ray), (workers or 1) > 1, not place.whole]) > 1:
-        raise ValueError("use one of workers, ray, shard and accelerate launch to spread the work, not two of them")
-    vlm, load = (model, None) if hasattr(model, "batch") else (None, _loader(model))
-    if load is None and (ray or (workers or 1) > 1):
-        raise ValueError("other processes must load the model themselves: give its name or folder, not a VLM")
-    if ray and load is not None:
-        from airvlm.evaluation.ray_cluster import Cluster
-
-        with Cluster(functools.partial(load, None), ray, ray_address) as cluster:
-            info = cluster.model()
-            folder = Path(out) if out is not None else _default_folder(info)
-            with _interruptible(folder):
-                size = batch_size or MAX_ROWS
-                return job(Runner(cluster.run_batches, info, cluster.depth(), folder, place, size, progress))
-    if load is not None:
-        vlm = load(place.gpu())
-    folder = Path(out) if out is not None else _default_folder(ModelInfo.of(vlm))
-    left = max(0, answers - _count_stored(folder)) // place.count
-    use = choose_resources(vlm, left, workers=workers if load and place.whole else 1, batch_size=batch_size)
-    part = functools.partial(_run_part, load, job, folder, use.batch_size)
-    with _interruptible(folder), start_workers(use.workers, part, use.threads) as own:
-        return _run_here(job, vlm, folder, use.batch_size, own if use.workers > 1 else place, progress)
-
-
-def _run_here(job: Callable[[Runner], T], vlm: Any, folder: Path, batch_size: int, shard: Shard, progress: bool) -> T:
-    runner = Runner(
-        functools.partial(run_batches, vlm),
-        ModelInfo.of(vlm),
-        len(vlm.parts.layers),
-        folder,
-        shard,
-        batch_size,
-        progress,
-    )
-    with keep_images(vlm, shard.count):
-        return job(runner)
-
-
-def _run_part(load: Any, job: Callable[[Runner], T], folder: Path, batch_size: int, shard: Shard) -> None:
-    """What a worker process runs: the same job, with a model of its own."""
-    _run_here(job, load(shard.gpu()), folder, batch_size, shard, False)
-
-
-def _loader(model: Any) -> Callable[[str | None], Any]:
-    """A function of a device that returns the model."""
-    if model is None or isinstance(model, str | os.PathLike):
-        return functools.partial(_load, None if model is None else os.fspath(model))
-    if callable(model):
-        return model
-    raise TypeError(f"a model is a VLM, a name, a folder or a function that loads one, not {type(model).__name__}")
-
-
-def _load(name: str | None, device: str | None) -> Any:
-    from airvlm.vlm import VLM
-
-    return VLM.load(name, device=device)
-
-
-def _default_folder(model: ModelInfo) -> Path:
-    name = "".join(c if c.isalnum() or c in "-._" else "-" for c in Path(model.name).name) or "model"
-    return Path("airvlm-runs") / f"{name}-{model.fingerprint[:8]}"
-
-
-def _count_stored(folder: Path) -> int:
-    try:
-        return len(Store(folder, readonly=True))
-    except StoreError:
-        return 0
-
-
-@contextmanager
-def _interruptible(folder: Path) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into Interrupted, which says what was stored."""
-    try:
-        with sigterm_as_keyboard_interrupt():
-            yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Interrupted. {_count_stored(folder)} answers are saved in {folder}; rerun the same command to resume."
-        ) from None
 
 
 # -- what is asked
@@ -339,7 +172,7 @@ class Evaluation:
                 return Results.load(runner.folder, store=store, specs=specs).select(specs, everything, sweeps)
 
             if runner.progress and runner.shard.index == 0:
-                _announce(specs, methods, curves, runner.model, store)
+                _announce(runner, [(spec, methods[spec.key], curves[spec.key]) for spec in specs], store)
             # a shard that helps leaves nothing unanswered, so that every process decides the same from here on
             complete = runner.shard.gathers or runner.shard.helps
             matched: dict[str, Mapping[str, Any]] = {}
@@ -361,26 +194,21 @@ class Evaluation:
 
 
 def _announce(
-    specs: Sequence[TaskSpec],
-    methods: Mapping[str, Mapping[str, Any]],
-    curves: Mapping[str, Mapping[str, Any]],
-    model: ModelInfo,
-    store: Store,
+    runner: Runner, plan: Sequence[tuple[TaskSpec, Mapping[str, Any], Mapping[str, Any]]], store: Store
 ) -> None:
-    """Print how many answers are asked for, and of which methods."""
-    total, stored = 0, 0
-    for spec in specs:
-        n, labels, biases = len(spec.items), ", ".join(methods[spec.key]), len(curves[spec.key])
-        line = f"{spec.key}: {n} items x {len(methods[spec.key])} methods ({labels}) = {n * len(methods[spec.key])}"
-        if biases:
-            control = next(iter(curves[spec.key].values())).name
-            line += f"; {n} items x {biases} biases of the {control} curve = {n * biases}"
+    """Print how many answers are asked for: of which methods, and of the curve."""
+    keys: list[str] = []
+    for spec, methods, curve in plan:
+        n = len(spec.items)
+        line = f"{spec.key}: {n} items x {len(methods)} methods ({', '.join(methods)}) = {n * len(methods)}"
+        if curve:
+            name = next(iter(curve.values())).name
+            line += f"; {n} items x {len(curve)} biases of the {name} curve = {n * len(curve)}"
         sys.stderr.write(f"airvlm: {line}\n")
-        batches = plan_batches(spec, {**methods[spec.key], **curves[spec.key]}, model, MAX_ROWS)
-        keys = [key for chunk in batches for batch in chunk for key in batch.keys]
-        total += len(keys)
-        stored += sum(key in store for key in keys)
-    sys.stderr.write(f"airvlm: {total - stored} answers to generate, {stored} of {total} are stored\n")
+        chunks = plan_batches(spec, {**methods, **curve}, runner.model, runner.batch_size)
+        keys += [key for chunk in chunks for batch in chunk for key in batch.keys]
+    stored = sum(key in store for key in keys)
+    sys.stderr.write(f"airvlm: {len(keys) - stored} answers to generate, {stored} of {len(keys)} are stored\n")
 
 
 # -- the curve of the trivial control

@@ -115,7 +115,7 @@ class Sample:
     def drawn(self, metric: str) -> Array:
         """The metric on every draw, (B,)."""
         if metric not in self._drawn:
-            self._drawn[metric] = self._by_image.resampled(metric, self.draws.weights)
+            self._drawn[metric] = self._by_image.resample(metric, self.draws.weights)
         return self._drawn[metric]
 
     def estimate(self, metric: str) -> Estimate:

@@ -6,13 +6,10 @@ started them, whatever ends it: none holds a GPU for nobody.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import multiprocessing
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +20,6 @@ from typing import TypeVar
 __all__ = ["Shard", "die_with_parent", "sigterm_as_keyboard_interrupt", "start_workers"]
 
 T = TypeVar("T")
-PR_SET_PDEATHSIG = 1  # Linux: the kernel signals this process when its parent dies
 
 
 @dataclass(frozen=True)
@@ -149,16 +145,11 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 def die_with_parent() -> None:
     """End this child of multiprocessing when its parent ends, even by SIGKILL."""
     parent = multiprocessing.parent_process()
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent is None:
         return
-    if not parent.is_alive():  # it died before the call above
-        os._exit(1)
 
     def wait() -> None:
-        parent.join()
+        parent.join()  # returns when the parent is gone, at once if it is gone already
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -12,7 +12,7 @@ from airvlm.evaluation.results import TaskResults
 from airvlm.evaluation.store import Record
 from airvlm.inputs.images import BadImage, load_image
 from airvlm.tasks.base import Item
-from airvlm.tasks.words.marks import Mark, marks
+from airvlm.tasks.words.objects import Mark, mark_mentions
 
 __all__ = ["AnswerCard", "CardAnswer", "Part", "answer_cards", "choose_items", "mark_objects"]
 
@@ -118,7 +118,7 @@ def _marks(task: TaskResults, item: Item, text: str) -> list[Mark] | None:
     mentions = task.spec.task.parse(item, text)
     if not all(hasattr(mention, "token") for mention in mentions or ()):
         return None
-    return marks(text, mentions or [], item.truth)
+    return mark_mentions(text, mentions or [], item.truth)
 
 
 def mark_objects(text: str, found: list[Mark]) -> list[Part]:

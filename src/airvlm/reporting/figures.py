@@ -95,7 +95,7 @@ def _by_length(task: TaskResults) -> str:
         points = []
         for k in range(len(edges) - 1):
             inside = [i for i, own in enumerate(bins) if own == k]
-            value = task.scores(label).only(inside).metrics["CHAIR_I"] if inside else math.nan
+            value = task.scores(label).select(inside).metrics["CHAIR_I"] if inside else math.nan
             points.append(Point(float(np.mean([lengths[label][i] for i in inside])) if inside else math.nan, value))
         series.append(Series(label, tuple(points), line=True, style=n % 8))
     return scatter("CHAIR_I by length", "words in the answer", "CHAIR_I (%)", series)
