@@ -27,13 +27,11 @@ class Parser:
 
     Args:
         rule: (answer, label) -> yes, no or None. Some scripts look at the right answer, the label, first.
-        summary: the rule in words.
         sees_label: whether the rule depends on the label.
         unparsed_is_miss: whether an unparsed answer to a "yes" question lowers recall.
     """
 
     rule: Callable[[str, YesNo], YesNo | None]
-    summary: str
     sees_label: bool = False
     unparsed_is_miss: bool = True
 
@@ -110,22 +108,24 @@ def _parse_vlmevalkit(text: str, label: YesNo) -> YesNo | None:
 
 
 PARSERS: dict[str, Parser] = {
-    "strict": Parser(_parse_strict, "words that say yes or no; anything else is unparsed and counts as wrong"),
-    "rucaibox": Parser(_parse_rucaibox, "POPE's script: No/not/no in the first sentence, else yes (even if empty)"),
-    "llava": Parser(_parse_rucaibox, "LLaVA's script, the same rule as rucaibox"),
-    "opera": Parser(_parse_opera, "No/not/no/NO or a word ending in n't anywhere, else yes (even if empty)"),
-    "vcd": Parser(
-        _parse_vcd, "right if the letters of the label occur anywhere ('no' in 'snowboard')", sees_label=True
-    ),
-    "clearsight": Parser(_parse_vcd, "as vcd", sees_label=True),
-    "lmms-eval": Parser(
-        lambda text, label: _parse_exactly(text.lower().strip()),
-        "the whole answer is yes or no ('Yes.' is wrong)",
-        unparsed_is_miss=False,
-    ),
-    "mme": Parser(_parse_mme, "MME's script: yes, then no, in the first four characters"),
-    "lmms-eval-mme": Parser(_parse_lmms_mme, "as mme, after stripping and removing periods; y and n count"),
-    "vlmevalkit": Parser(_parse_vlmevalkit, "exactly one of the words yes and no, without its judge"),
+    # words that say yes or no; anything else is unparsed and counts as wrong
+    "strict": Parser(_parse_strict),
+    # POPE's and LLaVA's scripts: No/not/no in the first sentence, else yes (even if empty)
+    "rucaibox": Parser(_parse_rucaibox),
+    "llava": Parser(_parse_rucaibox),
+    # No/not/no/NO or a word ending in n't anywhere, else yes (even if empty)
+    "opera": Parser(_parse_opera),
+    # right if the letters of the label occur anywhere ('no' in 'snowboard')
+    "vcd": Parser(_parse_vcd, sees_label=True),
+    "clearsight": Parser(_parse_vcd, sees_label=True),
+    # the whole answer is yes or no ('Yes.' is wrong)
+    "lmms-eval": Parser(lambda text, label: _parse_exactly(text.lower().strip()), unparsed_is_miss=False),
+    # MME's script: yes, then no, in the first four characters
+    "mme": Parser(_parse_mme),
+    # the same after stripping and removing periods; y and n count
+    "lmms-eval-mme": Parser(_parse_lmms_mme),
+    # exactly one of the words yes and no, without its judge
+    "vlmevalkit": Parser(_parse_vlmevalkit),
 }
 
 
