@@ -51,7 +51,7 @@ def from_chair(path: Path) -> dict[int, set[str]]:
 
 def from_coco(instances: list[dict[str, Any]], captions: list[dict[str, Any]]) -> dict[int, set[str]]:
     """From COCO's annotation files: boxed objects, and those that CHAIR finds in the captions."""
-    from airvlm.tasks.words.objects import mentions
+    from airvlm.tasks.words.objects import find_mentions
 
     found: dict[int, set[str]] = {}
     for table in instances:
@@ -62,7 +62,7 @@ def from_coco(instances: list[dict[str, Any]], captions: list[dict[str, Any]]) -
             found.setdefault(box["image_id"], set()).add(names[box["category_id"]])
     for table in captions:
         for said in table["annotations"]:
-            found.setdefault(said["image_id"], set()).update(m.category for m in mentions(said["caption"]))
+            found.setdefault(said["image_id"], set()).update(m.category for m in find_mentions(said["caption"]))
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
-from airvlm.tasks.words.objects import mentions
+from airvlm.tasks.words.objects import find_mentions
 from experiments.train.photo.grammar import DESCRIBE, Exchange
 from experiments.train.photo.joint import Packer, run_decoder
 from experiments.train.photo.labels import Labels
@@ -85,7 +85,7 @@ def score_chair(texts: Sequence[str], truths: Sequence[set[str]]) -> dict[str, f
     """CHAIR_S, CHAIR_I and recall, in percent."""
     wrong_texts = wrong = named = found = there = 0
     for text, truth in zip(texts, truths, strict=True):
-        said = [m.category for m in mentions(text)]
+        said = [m.category for m in find_mentions(text)]
         false = [c for c in said if c not in truth]
         wrong_texts += bool(false)
         wrong += len(false)
