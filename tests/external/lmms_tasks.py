@@ -1,6 +1,6 @@
 """Offline tasks of lmms-eval on the embedded model's own scenes: a parquet file, and the YAML that asks about it.
 
-Written into a folder that `--include_path` names. Knows nothing of models or methods.
+Written into a folder for `--include_path`.
 """
 
 import io
@@ -88,7 +88,7 @@ def write_tasks(folder: Path, count: int = 12) -> list[dict[str, Any]]:
     (folder / "functions.py").write_text(FUNCTIONS)
     for name, kind, messages, generation in [
         ("asked", "generate_until", "", GREEDY),
-        ("conversation", "generate_until", "doc_to_messages: !function functions.lock", GREEDY),
+        ("conversation", "generate_until", "doc_to_messages: !function functions.turns", GREEDY),
         ("rounds", "generate_until_multi_round", "", GREEDY),
         ("stopped", "generate_until", "", {**GREEDY, "until": ["e"]}),
         ("strange", "generate_until", "", {**GREEDY, "image_aspect_ratio": "pad"}),

@@ -1,6 +1,6 @@
 """A server in a process of its own while a test talks to it: airvlm's, vLLM's or transformers'.
 
-What it prints goes to a log, which an error quotes. Knows nothing of what is asked.
+What it prints goes to a log, which an error quotes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.tasks import TaskManager
 from lmms_tasks import image_of, write_tasks
 
-from airvlm import VLM, CropBlend, parse_method
+from airvlm import VLM, CropBlend, get_method
 
 COUNT = 12
 DESCRIBE = "Please describe this image in detail."
@@ -26,7 +26,7 @@ def tasks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vlm() -> VLM:
-    return VLM.load()
+    return VLM.load("tiny")
 
 
 def _command(
@@ -34,6 +34,7 @@ def _command(
 ) -> tuple[str, dict[str, Any] | None, dict[str, dict[str, Any]]]:
     """What lmms-eval's own command printed, its results, and what each task's documents were answered."""
     script = Path(sys.executable).with_name("lmms-eval")
+    arguments = f"pretrained=tiny,{arguments}"
     command = [*launch, str(script), "eval", "--model", "airvlm", "--model_args", arguments, "--tasks", names]
     command += [
         "--include_path",
@@ -64,7 +65,7 @@ def _evaluate(
     manager = TaskManager("WARNING", include_path=str(folder), model_name="airvlm")
     results = simple_evaluate(
         model="airvlm",
-        model_args=arguments,
+        model_args=f"pretrained=tiny,{arguments}",
         tasks=names.split(","),
         batch_size=5,
         device="cpu",
@@ -91,13 +92,13 @@ def _batch(vlm: VLM, asked: list[tuple[Any, Any]], method: Any) -> list[Any]:
     return list(vlm.batch(asked, method=method, max_new_tokens=24, progress=False))
 
 
-@pytest.mark.parametrize("spelled", ["vanilla", "air", "'air:weight=0.5,keep=3'"])
+@pytest.mark.parametrize("spelled", ["vanilla", "crop-blend", "'crop-blend:weight=0.5,keep=3'"])
 def test_chat_tasks_are_answered_as_by_vlm_batch(tasks, vlm, tmp_path, spelled):
     folder, docs = tasks
-    method = parse_method(spelled.strip("'"))
+    method = get_method(spelled.strip("'"))
     reports = tmp_path / "reports.jsonl"
     names, arguments = "asked,conversation,rounds,stopped", f"method={spelled},reports={reports}"
-    if spelled == "air":
+    if spelled == "crop-blend":
         printed, results, said = _command(folder, tmp_path / "out", names, arguments)
         assert results is not None, printed[-3000:]
         assert "airvlm_generate_until_fired" in printed
@@ -151,7 +152,9 @@ def test_two_ranks_share_the_documents_and_count_together(tasks, vlm, tmp_path):
         "--nproc_per_node=2",
         "--no-python",
     )
-    printed, results, said = _command(folder, tmp_path / "out", "asked", "method=air", "--limit", "7", launch=launch)
+    printed, results, said = _command(
+        folder, tmp_path / "out", "asked", "method=crop-blend", "--limit", "7", launch=launch
+    )
     assert results is not None, printed[-3000:]
     asked = _batch(vlm, [(image_of(doc), doc["question"]) for doc in docs[:7]], CropBlend())
     assert said["asked"] == {doc["id"]: [answer.text] for doc, answer in zip(docs, asked)}
@@ -161,11 +164,11 @@ def test_two_ranks_share_the_documents_and_count_together(tasks, vlm, tmp_path):
 @pytest.mark.parametrize(
     ("task", "arguments", "message"),
     [
-        ("strange", "method=air", "image_aspect_ratio = 'pad' is not honoured"),
+        ("strange", "method=crop-blend", "image_aspect_ratio = 'pad' is not supported"),
         ("asked", "method=nonsense", "nonsense"),
-        ("asked", "method=air,wieght=2", "wieght"),
-        ("asked", "method='air:keep=0'", "acted on none of 12 answers"),
-        ("broken", "method=air", "is empty"),
+        ("asked", "method=crop-blend,wieght=2", "wieght"),
+        ("asked", "method='crop-blend:keep=0'", "acted on none of 12 answers"),
+        ("broken", "method=crop-blend", "is empty"),
     ],
 )
 def test_what_goes_wrong_ends_the_evaluation_and_is_no_empty_answer(tasks, task, arguments, message):
@@ -174,14 +177,14 @@ def test_what_goes_wrong_ends_the_evaluation_and_is_no_empty_answer(tasks, task,
 
 
 def test_the_command_writes_no_results_of_an_evaluation_that_failed(tasks, tmp_path):
-    printed, results, said = _command(tasks[0], tmp_path / "out", "strange", "method=air")
-    assert "image_aspect_ratio = 'pad' is not honoured" in printed
+    printed, results, said = _command(tasks[0], tmp_path / "out", "strange", "method=crop-blend")
+    assert "image_aspect_ratio = 'pad' is not supported" in printed
     assert results is None
     assert not said
 
 
 def test_an_argument_may_be_ignored_by_name(tasks, vlm):
     folder, docs = tasks
-    _, said = _evaluate(folder, "strange", "method=air,ignore=image_aspect_ratio", limit=2)
+    _, said = _evaluate(folder, "strange", "method=crop-blend,ignore=image_aspect_ratio", limit=2)
     asked = _batch(vlm, [(image_of(doc), doc["question"]) for doc in docs[:2]], CropBlend())
     assert list(said["strange"].values()) == [[answer.text] for answer in asked]

@@ -1,4 +1,4 @@
-"""The oldest transformers that pyproject.toml allows: the package imports, AIR acts, the ports say what they need.
+"""The oldest transformers that pyproject.toml allows: methods act, and the ported models say what they need.
 
 The old version is installed once into a cache folder and stands before the environment's own on the path.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CACHE = Path(os.environ.get("AIRVLM_DOORS", Path.home() / ".cache" / "airvlm-doors"))
+CACHE = Path(os.environ.get("AIRVLM_INTEGRATIONS", Path.home() / ".cache" / "airvlm-integrations"))
 
 SCRIPT = """
 import json, sys, warnings
@@ -23,7 +23,7 @@ from airvlm import AIR, CropBlend, VLM, tiny
 ports = [name for name in sys.modules if name.startswith(("airvlm.models.ported", "airvlm.models.qwen_vl"))]
 vlm, scene = VLM.load("tiny"), tiny.scenes("test")[0]
 answers = {name: vlm.describe(scene.path, method=method) for name, method in
-           {"vanilla": None, "air": CropBlend(), "air-paper": AIR(keep=3)}.items()}
+           {"vanilla": None, "crop-blend": CropBlend(), "air": AIR(keep=3)}.items()}
 try:
     import airvlm.models
     airvlm.models.load
@@ -62,10 +62,10 @@ def told(*before: Path) -> dict[str, object]:
     return said
 
 
-def test_air_acts_and_says_the_same_under_the_oldest_transformers(old: Path) -> None:
+def test_methods_act_and_answers_are_the_same_under_the_oldest_transformers(old: Path) -> None:
     then, now = told(old), told()
     assert str(then["version"]).startswith(f"{oldest()}.")
-    assert then["fired"] == {"air": True, "air-paper": True}
+    assert then["fired"] == {"crop-blend": True, "air": True}
     assert then["texts"] == now["texts"]
     assert then["ports"] == now["ports"] == []
     assert "need transformers 5.21" in str(then["ports_say"]) and not now["ports_say"]

@@ -1,4 +1,4 @@
-"""AIR inside vLLM says what AIR says in transformers, and vanilla what vanilla says, request by request."""
+"""crop-blend and vanilla inside vLLM give the answers of transformers, request by request."""
 
 from typing import Any
 
@@ -35,33 +35,33 @@ def llm(tiny):
         yield llm
 
 
-def test_answers_are_those_of_transformers_with_and_without_air_in_one_call(vlm, llm, images):
+def test_answers_are_those_of_transformers_with_and_without_the_method_in_one_call(vlm, llm, images):
     counts(llm)
     asked = [(image, DESCRIBE) for image in images[:30]]
     expected = {
         name: list(vlm.batch(asked, method=method, max_new_tokens=24, progress=False))
-        for name, method in (("air", CropBlend()), ("off", None))
+        for name, method in (("blend", CropBlend()), ("off", None))
     }
-    mixed = [request(expected["air"][i].prompt, [images[i]], setting) for i in range(30) for setting in (None, False)]
+    mixed = [request(expected["blend"][i].prompt, [images[i]], setting) for i in range(30) for setting in (None, False)]
     got = said(llm, mixed)
-    assert got[0::2] == [answer.text for answer in expected["air"]]
+    assert got[0::2] == [answer.text for answer in expected["blend"]]
     assert got[1::2] == [answer.text for answer in expected["off"]]
     assert got[0::2] != got[1::2]
-    assert sum(answer.report.fired for answer in expected["air"]) == 30
+    assert sum(answer.report.fired for answer in expected["blend"]) == 30
     assert counts(llm) == {"fired": 30, "off": 30}
 
 
 @pytest.mark.parametrize(
     ("setting", "method"),
     [
-        ({"weight": 0.5, "keep": 3}, CropBlend(weight=0.5, keep=3)),
-        ("air:num_prototypes=0.375", CropBlend(num_prototypes=0.375)),
+        ({"method": {"weight": 0.5, "keep": 3}}, CropBlend(weight=0.5, keep=3)),
+        ({"method": {"name": "crop-blend", "num_prototypes": 24}}, CropBlend(num_prototypes=24)),
         (
-            {"carry": "geometry", "layout": "random", "patches": 6},
-            CropBlend(match="geometry", layout="random", num_crops=6),
+            {"method": {"match": "geometry", "crop_layout": "random", "num_crops": 6}},
+            CropBlend(match="geometry", crop_layout="random", num_crops=6),
         ),
-        ({"weight": 0}, None),
-        ({"keep": 0}, CropBlend(keep=0)),
+        ({"method": {"weight": 0}}, None),
+        ({"method": {"keep": 0}}, CropBlend(keep=0)),
     ],
 )
 def test_a_request_has_its_own_setting(vlm, llm, images, setting, method):
@@ -77,7 +77,8 @@ def test_a_request_has_its_own_setting(vlm, llm, images, setting, method):
 
 
 @pytest.mark.parametrize(
-    ("setting", "method"), [(None, CropBlend()), ({"weight": 0.6, "keep": 2}, CropBlend(weight=0.6, keep=2))]
+    ("setting", "method"),
+    [(None, CropBlend()), ({"method": {"weight": 0.6, "keep": 2}}, CropBlend(weight=0.6, keep=2))],
 )
 def test_embeddings_are_those_of_transformers(vlm, llm, images, setting, method):
     prompt = vlm.builder.read(images[0], DESCRIBE).prompt
@@ -96,8 +97,8 @@ def test_sixty_four_mixed_requests_are_batched_continuously(vlm, llm, images):
     kinds = [
         (None, CropBlend()),
         (False, None),
-        ({"weight": 0.5}, CropBlend(weight=0.5)),
-        ({"keep": 3}, CropBlend(keep=3)),
+        ({"method": {"weight": 0.5}}, CropBlend(weight=0.5)),
+        ({"method": {"keep": 3}}, CropBlend(keep=3)),
     ]
     requests, expected, limits, fired = [], [], [], 0
     for i in range(64):
@@ -122,10 +123,11 @@ def test_sixty_four_mixed_requests_are_batched_continuously(vlm, llm, images):
     ("setting", "message"),
     [
         ({"method": "memvr"}, "memvr cannot run in vLLM"),
-        ("vaf", "vaf cannot run in vLLM"),
-        ("vcd", "vcd cannot run in vLLM"),
-        ("air-lineage", "air-lineage .* cannot run in vLLM"),
-        ({"weight": "much"}, "weight"),
+        ({"method": "vaf"}, "vaf cannot run in vLLM"),
+        ({"method": "vcd"}, "vcd cannot run in vLLM"),
+        ({"method": "air"}, "air cannot run in vLLM"),
+        ("crop-blend", "give false"),
+        ({"method": {"weight": "much"}}, "weight"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name_and_the_next_request_is_answered(vlm, llm, images, setting, message):

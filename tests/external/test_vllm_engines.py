@@ -1,4 +1,4 @@
-"""Engines of their own: prefix caching, and the other families; each says what transformers says."""
+"""Other engines: prefix caching, and the other families; each gives the answers of transformers."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from vllm_models import CONFIGS, padded_tiny, random_model
 
 from airvlm import VLM, CropBlend
 from airvlm.inputs.images import load_image
-from airvlm.methods.air import transport
+from airvlm.methods.evidence import transport
 from airvlm.tiny import scenes
 
 
@@ -29,7 +29,7 @@ def test_with_prefix_caching_two_questions_share_an_image_and_two_methods_do_not
         for setting, method in (
             (None, CropBlend()),
             (False, None),
-            ({"weight": 0.5}, CropBlend(weight=0.5)),
+            ({"method": {"weight": 0.5}}, CropBlend(weight=0.5)),
             (None, CropBlend()),
         ):
             for question in (first, second):
@@ -77,5 +77,5 @@ def test_other_families_answer_and_embed_as_in_transformers(family, tmp_path, im
             for setting, method in ((None, CropBlend()), (False, None)):
                 ours = embedded(llm, prompt, image, setting)
                 torch.testing.assert_close(ours, visual(vlm, image, method), atol=1e-4, rtol=0)
-        if options:  # asked for above, and turned off: they would go past the reinforced embeddings
+        if options:  # asked for above, and turned off: they would bypass the method
             assert llm.llm_engine.vllm_config.compilation_config.cudagraph_mm_encoder is False

@@ -1,4 +1,4 @@
-"""`airvlm vllm serve`: vLLM's own server in its own processes, with the plug-in that its entry point finds."""
+"""`airvlm serve --engine vllm`: vLLM's own server in its own processes, with the plug-in found by its entry point."""
 
 import base64
 import io
@@ -24,8 +24,8 @@ DESCRIBE = "Please describe this image in detail."
 def server(tmp_path_factory):
     """The address, the model's name and the log of a running server."""
     folder, port = padded_tiny(tmp_path_factory.mktemp("served") / "model"), free_port()
-    command = [sys.executable, "-m", "airvlm", "vllm", "serve", str(folder), "--set", "weight=0.4"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "512"]
+    command = [sys.executable, "-m", "airvlm", "serve", "--engine", "vllm", "--model", str(folder)]
+    command += ["--set", "weight=0.5", "--port", str(port), "--", "--dtype", "float32", "--max-model-len", "512"]
     command += ["--enforce-eager", "--max-num-seqs", "8", "--trust-request-mm-kwargs"]
     environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # two cores: nothing to reserve
@@ -61,7 +61,7 @@ def _post(server: Any, image: Any, **more: Any) -> tuple[int, dict[str, Any]]:
 def test_requests_at_once_are_answered_each_under_its_own_setting(server):
     vlm = VLM.load("tiny")
     images = [load_image(scene.path) for scene in scenes("test")[4:12]]
-    kinds = [(None, CropBlend(weight=0.4)), (False, None), ({"weight": 0.6}, CropBlend(weight=0.6))]
+    kinds = [(None, CropBlend(weight=0.5)), (False, None), ({"method": {"weight": 0.6}}, CropBlend(weight=0.6))]
     asked = [(image, *kind) for image in images for kind in kinds]
 
     def answer(one: tuple[Any, Any, Any]) -> str:
@@ -82,8 +82,9 @@ def test_a_method_that_cannot_run_there_is_a_bad_request_and_the_server_goes_on(
     image = load_image(scenes("test")[4].path)
     for setting, name in (
         ({"method": "memvr"}, "memvr"),
-        ("air-lineage", "air-lineage"),
-        ({"weight": "x"}, "weight"),
+        ({"method": "air"}, "air"),
+        ("crop-blend", "give false"),
+        ({"method": {"weight": "x"}}, "weight"),
     ):
         status, said = _post(server, image, mm_processor_kwargs={"airvlm": setting})
         assert status == 400, said

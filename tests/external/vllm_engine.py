@@ -1,4 +1,4 @@
-"""One vLLM engine at a time, and answers of it beside those of a VLM. Knows nothing of what is tested."""
+"""One vLLM engine at a time, and its answers beside those of a VLM."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -55,12 +55,12 @@ def said(llm: LLM, requests: Sequence[dict[str, Any]], tokens: int | Sequence[in
 def counts(llm: LLM) -> dict[str, int]:
     """Images embedded since the last call: fired, unchanged, off."""
 
-    def taken(model: Any) -> dict[str, int]:
-        found = dict(model.air_counts)
-        model.air_counts.clear()
+    def take(model: Any) -> dict[str, int]:
+        found = dict(model.crop_blend_counts)
+        model.crop_blend_counts.clear()
         return found
 
-    return {name: count for name, count in llm.apply_model(taken)[0].items() if count}
+    return {name: count for name, count in llm.apply_model(take)[0].items() if count}
 
 
 def agree(vlm: VLM, images: Sequence[Any], question: Any, method: Method | None, expected: str, got: str) -> bool:
@@ -76,7 +76,7 @@ def agree(vlm: VLM, images: Sequence[Any], question: Any, method: Method | None,
     inputs = vlm.builder.build([row], pixels=True)
     ids = torch.cat([inputs["input_ids"], torch.tensor([ours[:same]], dtype=torch.long)], 1)
     inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    with torch.no_grad(), vlm._under(method, [row]):
+    with torch.no_grad(), vlm._session(method, [row]):
         best = vlm.model(**inputs).logits[0, -1].float()
     return bool(abs(best[ours[same]] - best[theirs[same]]) < MARGIN)
 
@@ -91,7 +91,7 @@ def visual(vlm: VLM, image: Any, method: Any) -> torch.Tensor:
         with_kwargs=True,
     )
     try:
-        with torch.no_grad(), vlm._under(method, [row]):
+        with torch.no_grad(), vlm._session(method, [row]):
             vlm.model(**inputs)
     finally:
         handle.remove()
