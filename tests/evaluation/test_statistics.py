@@ -93,13 +93,13 @@ def test_changed_counts_the_texts_that_differ_where_both_answered():
 def test_images_needed_make_a_difference_of_this_size_significant():
     rng = np.random.default_rng(0)
     few = Estimate.of(1.0, 1.0 + 2.0 * rng.normal(size=4000), 50, images=50)
-    needed = few.images_needed(50)
+    needed = few.images_needed(50, 1.0)
     assert not few.significant and 700 < needed < 850  # 50 x (1.96 x 2)^2
     error = few.error * math.sqrt(50 / needed)
     many = Estimate.of(1.0, 1.0 + error * rng.normal(size=4000), needed, images=needed)
     assert many.low == pytest.approx(0.0, abs=0.05)
-    assert Estimate.of(1.0, np.ones(9), 3, images=3).images_needed(3) is None  # no interval: not known
-    assert Estimate.of(5.0, 5.0 + 0.1 * rng.normal(size=400), 4, images=12).images_needed(4) == FEW
+    assert Estimate.of(1.0, np.ones(9), 3, images=3).images_needed(3, 1.0) == FEW  # an interval needs as many
+    assert Estimate.of(5.0, 5.0 + 0.1 * rng.normal(size=400), 12, images=12).images_needed(12, 5.0) == FEW
 
 
 def test_what_is_not_finite_is_null_in_json():

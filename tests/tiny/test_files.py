@@ -14,10 +14,9 @@ import pytest
 from PIL import Image
 
 from airvlm import tiny
-from airvlm.evaluation.plan import Asked, image_digest
-from airvlm.evaluation.task_results import TaskResults
+from airvlm.evaluation.plan import TaskSpec, image_digest
+from airvlm.evaluation.results import TaskResults
 from airvlm.inputs.images import load_image
-from airvlm.tasks import load_task
 from airvlm.tiny import files
 
 
@@ -107,13 +106,13 @@ def test_other_pixels_are_said_once_and_stored_under_a_hash_of_their_own(
 
 
 def test_an_evaluation_on_other_pixels_names_them_among_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked.of("tiny-chair", load_task("tiny-chair"), limit=3)
-    exact = TaskResults(asked, {}, {}, {})
+    spec = TaskSpec.of("tiny-chair", limit=3)
+    exact = TaskResults(spec, {}, {}, {})
     assert exact.problems() == []
     monkeypatch.setattr(files, "QUALITY", 71)
     monkeypatch.setenv("AIRVLM_CACHE", str(tiny.scenes("test")[0].path.parent / "other"))
     with pytest.warns(files.OtherPixels):
-        (problem,) = TaskResults(asked, {}, {}, {}).problems()
+        (problem,) = TaskResults(spec, {}, {}, {}).problems()
     assert "3 of 3 scenes" in problem
 
 

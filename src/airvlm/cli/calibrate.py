@@ -58,8 +58,8 @@ def calibrate(
       airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --budget 2h
     """
     from airvlm.evaluation.calibration import SEARCHED, Budget, Search, split_task
-    from airvlm.evaluation.spread import run_spread
     from airvlm.evaluation.plan import TaskSpec
+    from airvlm.evaluation.spread import run_spread
     from airvlm.evaluation.workers import Shard
 
     spent = Budget.parse(budget)

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from airvlm.evaluation.evaluate import curve_methods
+from airvlm.evaluation.evaluate import curve_methods, find_trade_off
 from airvlm.evaluation.plan import ModelInfo, TaskSpec
 from airvlm.evaluation.results import VANILLA, TaskResults
 from airvlm.evaluation.spread import Runner
-from airvlm.evaluation.statistics import FEW, Array, Estimate
+from airvlm.evaluation.statistics import Array, Estimate
 from airvlm.evaluation.store import Json, Store
-from airvlm.evaluation.trade_off import TradeOff, trade_off_of
 from airvlm.methods.base import Method
 from airvlm.methods.composed import Composed
 from airvlm.methods.names import METHODS, get_method
@@ -359,12 +358,9 @@ class Calibration:
     def images_needed(self) -> int | None:
         """About how many validation images would tell; None if those that were used do."""
         found = self.result or self.best
-        if not found.gain.trusted:
-            return FEW if found.images < FEW else None
         if found.gain.significant or (self.result is None and found.gain.high <= 0):
             return None
-        shown = max(found.gain.value, WORTHWHILE)
-        needed = math.ceil(found.images * (1.96 * found.gain.error / shown) ** 2)
+        needed = found.gain.images_needed(found.images, max(found.gain.value, WORTHWHILE))
         return needed if needed > found.images else None
 
     @property
@@ -437,7 +433,7 @@ class Search:
     def __post_init__(self) -> None:
         list_candidates(self.methods, 1, 32)
         for spec, _ in self.splits:
-            if _trade_off(spec) is None:
+            if find_trade_off(spec) is None:
                 raise ValueError(f"{spec.name} has no trade-off to hold equal: calibrate on captions and yes/no tasks")
         if self.budget.answers is not None and self.budget.answers < self.smallest_cost(1.0, 1.0):
             raise ValueError(self._too_small(self.smallest_cost(1.0, 1.0), 1))
@@ -454,7 +450,7 @@ class Search:
         cost = 0.0
         for part, settings in ((0, self.settings), (1, SURVIVORS)):
             for both in self.splits:
-                trade = _trade_off(both[0])
+                trade = find_trade_off(both[0])
                 biases = len(trade.biases) if trade is not None else 0
                 cost += min(SMALLEST, len(both[part].items)) * ((1 + biases) * vanilla + settings * method)
         return cost
@@ -556,7 +552,7 @@ class _Run:
         specs = [both[split == "validation"] for both in self.search.splits]
         specs = [replace(spec, items=spec.items[:most]) for spec in specs]
         methods: dict[str, Any] = {VANILLA: None, **{c.label: c.applied for c in settings}}
-        trades = {spec.key: _trade_off(spec) if curve else None for spec in specs}
+        trades = {spec.key: find_trade_off(spec) if curve else None for spec in specs}
         curves = {key: curve_methods(trade, trade.biases) if trade else {} for key, trade in trades.items()}
         self.runner.run([(spec, methods | curves[spec.key]) for spec in specs], self.store)
         configurations = {label: None if method is None else method.to_json() for label, method in methods.items()}
@@ -572,10 +568,6 @@ class _Run:
         measured = [measure(candidate, tasks) for candidate in settings]
         measured.sort(key=lambda m: -m.gain.value if math.isfinite(m.gain.value) else math.inf)
         return Stage(split, {name: len(task.items) for name, task in tasks.items()}, tuple(measured), tasks)
-
-
-def _trade_off(spec: TaskSpec) -> TradeOff | None:
-    return trade_off_of(spec.task.score(spec.items[:1], [None] * len(spec.items[:1])))
 
 
 def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:

@@ -28,7 +28,7 @@ from airvlm.evaluation.workers import Shard
 from airvlm.methods.names import METHODS, get_method
 from airvlm.tasks.base import Task
 
-__all__ = ["Evaluation", "curve_methods", "evaluate", "label_methods"]
+__all__ = ["Evaluation", "curve_methods", "evaluate", "find_trade_off", "label_methods"]
 
 LARGEST_BIAS = 16.0  # beyond this the control says nothing at all
 ROUNDS = 4  # in which the curve is completed and extended to methods beyond its end
@@ -158,7 +158,7 @@ class Evaluation:
         """Ask, store and score."""
         specs, sweeps = self.expand(runner.depth)
         methods = {s.key: {VANILLA: None, **(self.methods if s.methods is None else s.methods)} for s in specs}
-        trades = {spec.key: _trade_off(spec) if self.curve else None for spec in specs}
+        trades = {spec.key: find_trade_off(spec) if self.curve else None for spec in specs}
         curves = {key: curve_methods(trade, trade.biases) if trade else {} for key, trade in trades.items()}
         everything = {label: method for own in methods.values() for label, method in own.items()}
         note = functools.partial(update_manifest, runner.folder, runner.model, specs, _as_json(everything))
@@ -214,11 +214,11 @@ def _announce(
 # -- the curve of the trivial control
 
 
-def _trade_off(spec: TaskSpec) -> TradeOff | None:
+def find_trade_off(spec: TaskSpec) -> TradeOff | None:
     """The trade-off of a task's metrics; None for a task without one."""
     if spec.task.kind not in ("caption", "yesno"):
         return None
-    return trade_off_of(spec.task.score(spec.items, [None] * len(spec.items)))
+    return trade_off_of(spec.task.score(spec.items[:1], [None]))
 
 
 def curve_methods(trade: TradeOff, biases: Iterable[float]) -> dict[str, Any]:

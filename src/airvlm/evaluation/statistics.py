@@ -69,11 +69,9 @@ class Estimate:
         """Whether the interval of a difference excludes 0."""
         return bool(self.low > 0 or self.high < 0)
 
-    def images_needed(self, images: int) -> int | None:
-        """About how many images would make this difference significant if it stays as large; None if unknown."""
-        if not self.trusted or not self.value:
-            return None
-        return max(images, FEW, math.ceil(images * (1.96 * self.error / self.value) ** 2))
+    def images_needed(self, images: int, difference: float) -> int:
+        """About how many images, of which this estimate has so many, would make such a difference significant."""
+        return max(FEW, math.ceil(images * (1.96 * self.error / difference) ** 2)) if self.trusted else FEW
 
     def to_json(self) -> dict[str, float | int | None]:
         """{"value", "low", "high", "n"}; null for what is not finite."""
