@@ -15,78 +15,7 @@ if _TYPE_CHECKING:
     from airvlm.evaluation.evaluate import evaluate as evaluate
     from airvlm.evaluation.results import Results as Results
     from airvlm.integrations.pipeline import pipeline as pipeline
-    from airvlm.methods import (
-        AIR as AIR,
-    )
-    from airvlm.methods import (
-        VAF as VAF,
-    )
-    from airvlm.methods import (
-        VCD as VCD,
-    )
-    from airvlm.methods import (
-        AIRMemory as AIRMemory,
-    )
-    from airvlm.methods import (
-        AttentionMethod as AttentionMethod,
-    )
-    from airvlm.methods import (
-        Composed as Composed,
-    )
-    from airvlm.methods import (
-        CropBlend as CropBlend,
-    )
-    from airvlm.methods import (
-        CutOff as CutOff,
-    )
-    from airvlm.methods import (
-        EOSBias as EOSBias,
-    )
-    from airvlm.methods import (
-        FarthestCrops as FarthestCrops,
-    )
-    from airvlm.methods import (
-        FeedForwardMethod as FeedForwardMethod,
-    )
-    from airvlm.methods import (
-        LogitsMethod as LogitsMethod,
-    )
-    from airvlm.methods import (
-        MeanToken as MeanToken,
-    )
-    from airvlm.methods import (
-        MemVR as MemVR,
-    )
-    from airvlm.methods import (
-        Method as Method,
-    )
-    from airvlm.methods import (
-        NoisyCrops as NoisyCrops,
-    )
-    from airvlm.methods import (
-        OtherImage as OtherImage,
-    )
-    from airvlm.methods import (
-        RandomCrops as RandomCrops,
-    )
-    from airvlm.methods import (
-        ShrunkCrops as ShrunkCrops,
-    )
-    from airvlm.methods import (
-        VisualTokenMethod as VisualTokenMethod,
-    )
-    from airvlm.methods import (
-        YesBias as YesBias,
-    )
-    from airvlm.methods import (
-        get_method as get_method,
-    )
-    from airvlm.methods import (
-        list_methods as list_methods,
-    )
-    from airvlm.methods import (
-        option as option,
-    )
+    from airvlm.methods import *  # noqa: F403
     from airvlm.models.parts import ModelParts as ModelParts
     from airvlm.report import Report as Report
     from airvlm.runtime.session import MethodInactiveWarning as MethodInactiveWarning
@@ -101,9 +30,10 @@ __version__ = "0.1.0"
 # public name -> the module that defines it
 _MODULES = {
     "airvlm.methods": """
-        AIR AIRMemory AttentionMethod Composed CropBlend CutOff EOSBias FarthestCrops FeedForwardMethod LogitsMethod
-        MeanToken MemVR Method NoisyCrops OtherImage RandomCrops ShrunkCrops VAF VCD VisualTokenMethod YesBias
-        get_method list_methods option
+        AIR AIRMemory Artifact AttentionMethod Composed ContrastiveMethod CropBlend CutOff DeCo DoLa EOSBias
+        FarthestCrops FeedForwardMethod HeadMethod LensMethod LogitsMethod LoopMethod M3ID MeanToken MemVR
+        Method NoisyCrops Nullu OtherImage PAI RUDDER RandomCrops ReAskMethod SID ShrunkCrops SteeringMethod VAF
+        VCD VISTA VisualTokenMethod YesBias get_method list_methods option
     """,
     "airvlm.vlm": "VLM Answer",
     "airvlm.evaluation.evaluate": "evaluate",

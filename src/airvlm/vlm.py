@@ -333,7 +333,14 @@ class VLM:
             return nullcontext()
         images = [list(row.images) for row in rows]
         # the inputs were built from these very images: nothing to check
-        return method(self.model, self.processor, images=images, parts=self.parts, check_images=False)
+        return method(
+            self.model,
+            self.processor,
+            images=images,
+            parts=self.parts,
+            check_images=False,
+            prompts=[row.prompt for row in rows],
+        )
 
     def _generate(
         self, inputs: dict[str, Any], rows: Sequence[Request], method: Method | None, **generation: Any

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from airvlm.methods import VAF, CropBlend
-from airvlm.runtime.row_images import WrongImages, _assign_rows, _split_positions
+from airvlm.runtime.row_images import WrongImages, _assign_rows, split_positions
 from airvlm.testing import small_models
 from tests.all_families import FAMILIES
 
@@ -17,19 +17,19 @@ def images(*sizes: tuple[int, int]) -> list[Any]:
 
 
 def test_each_run_of_image_tokens_is_an_image() -> None:
-    parts = _split_positions(torch.tensor([1, 2, 3, 6, 7]), images((8, 8), (4, 4)))
+    parts = split_positions(torch.tensor([1, 2, 3, 6, 7]), images((8, 8), (4, 4)))
     assert parts is not None
     assert [part.tolist() for part in parts] == [[1, 2, 3], [6, 7]]
 
 
 def test_images_side_by_side_of_one_size_share_their_tokens_equally() -> None:
-    parts = _split_positions(torch.arange(6), images((8, 8), (8, 8)))
+    parts = split_positions(torch.arange(6), images((8, 8), (8, 8)))
     assert parts is not None
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_tiles_of_images_of_different_shapes_stay_together() -> None:
-    assert _split_positions(torch.tensor([0, 1, 4, 5, 8, 9]), images((8, 8), (8, 4))) is None
+    assert split_positions(torch.tensor([0, 1, 4, 5, 8, 9]), images((8, 8), (8, 4))) is None
 
 
 @pytest.mark.parametrize(

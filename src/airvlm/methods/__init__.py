@@ -1,38 +1,73 @@
 """The methods, one paper per file, and their names."""
 
 from airvlm.methods.air import AIR, AIRMemory
+from airvlm.methods.artifacts import Artifact
 from airvlm.methods.base import Method, option
 from airvlm.methods.biases import CutOff, EOSBias, YesBias
 from airvlm.methods.composed import Composed
 from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherImage, RandomCrops, ShrunkCrops
 from airvlm.methods.crop_blend import CropBlend
+from airvlm.methods.deco import DeCo
+from airvlm.methods.dola import DoLa
+from airvlm.methods.m3id import M3ID
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
-from airvlm.methods.templates import AttentionMethod, FeedForwardMethod, LogitsMethod, VisualTokenMethod
+from airvlm.methods.nullu import Nullu
+from airvlm.methods.pai import PAI
+from airvlm.methods.rudder import RUDDER
+from airvlm.methods.sid import SID
+from airvlm.methods.templates import (
+    AttentionMethod,
+    ContrastiveMethod,
+    FeedForwardMethod,
+    HeadMethod,
+    LensMethod,
+    LogitsMethod,
+    LoopMethod,
+    ReAskMethod,
+    SteeringMethod,
+    VisualTokenMethod,
+)
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
+from airvlm.methods.vista import VISTA
 
 __all__ = [
     "AIR",
+    "M3ID",
     "METHODS",
+    "PAI",
+    "RUDDER",
+    "SID",
     "VAF",
     "VCD",
+    "VISTA",
     "AIRMemory",
+    "Artifact",
     "AttentionMethod",
     "Composed",
+    "ContrastiveMethod",
     "CropBlend",
     "CutOff",
+    "DeCo",
+    "DoLa",
     "EOSBias",
     "FarthestCrops",
     "FeedForwardMethod",
+    "HeadMethod",
+    "LensMethod",
     "LogitsMethod",
+    "LoopMethod",
     "MeanToken",
     "MemVR",
     "Method",
     "NoisyCrops",
+    "Nullu",
     "OtherImage",
     "RandomCrops",
+    "ReAskMethod",
     "ShrunkCrops",
+    "SteeringMethod",
     "VisualTokenMethod",
     "YesBias",
     "build_method",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -44,6 +44,7 @@ class Method:
     data: ClassVar[str] = ""  # what it needs beside image and question: calibration pairs, boxes, ...
     decoding: ClassVar[tuple[str, ...]] = DECODING  # generation modes it supports; others are refused
     engines: ClassVar[tuple[str, ...]] = ("transformers",)  # where it runs
+    exclusive: ClassVar[tuple[str, ...]] = ()  # what only one method of a composition may do: "loop", "re-ask"
     needs_images: ClassVar[bool] = True  # cannot act on a prompt without an image
     needs_pixels: ClassVar[bool] = False  # reads pixels: features encoded beforehand are not enough
     disabled_reason: ClassVar[str | None] = None  # of an instance: why its options make it do nothing
@@ -62,8 +63,7 @@ class Method:
         check_options(self)
         switches = {f.name: f.metadata["off"] for f in dataclasses.fields(self) if "off" in f.metadata}
         if switches and all(getattr(self, name) == value for name, value in switches.items()):
-            verb = "are" if len(switches) > 1 else "is"
-            reason = f"its {' and '.join(switches)} {verb} {next(iter(switches.values())):g}"
+            reason = " and ".join(f"its {name} is {value:g}" for name, value in switches.items())
             object.__setattr__(self, "disabled_reason", reason)
 
     @property
@@ -84,6 +84,7 @@ class Method:
         images: Any = None,
         parts: ModelParts | None = None,
         check_images: bool = True,
+        prompts: Sequence[str] | None = None,
     ) -> Session:
         """This method on `model`, active inside a `with` block.
 
@@ -93,12 +94,17 @@ class Method:
             images: the images of each batch row, in the batch's order: one image, a list of images, or None per row.
             parts: the model's parts, for models that `ModelParts.of` does not know.
             check_images: compare `images` with the pixels or features that the model is given.
+            prompts: each row's prompt with one placeholder per image; methods that ask again may need it.
         """
-        return Session(self, model, processor, images, parts, check_images)
+        return Session(self, model, processor, images, parts, check_images, prompts)
 
     def start(self, context: Context) -> Intervention:
         """What acts during one session."""
         raise NotImplementedError(f"{type(self).__name__} must define start(self, context), or use a template")
+
+    def bake(self, model: nn.Module) -> None:
+        """Change the model's weights so that it computes what this method does, for engines that know no hooks."""
+        raise TypeError(f"{self.name} is not a change of weights and cannot be baked into a model")
 
     def intervention(self, context: Context) -> Intervention:
         """What acts during one session; an intervention that does nothing if the options disable the method."""

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from airvlm.methods.base import Method, option
+from airvlm.methods.evidence.base import CropMethod
 from airvlm.report import Report
 from airvlm.runtime.intervention import DECODING, Context, ForwardPass, GenerateCall, Intervention
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
-__all__ = ["Composed"]
+__all__ = ["CombinedIntervention", "Composed"]
 
 
 @dataclass(frozen=True, init=False)
@@ -42,11 +43,22 @@ class Composed(Method):
             chosen += part.methods if isinstance(part, Composed) else (part,)  # one list: the order is all that counts
         if len(chosen) < 2:
             raise ValueError("a composition needs two methods or more: Composed(CropBlend(), VAF())")
+        claims = [claim for part in chosen for claim in part.exclusive]
+        for claim in claims:
+            if claims.count(claim) > 1:
+                names = " and ".join(part.name for part in chosen if claim in part.exclusive)
+                raise ValueError(f"{names} cannot be combined: only one method can have a {claim} of its own")
+        if "re-ask" in claims and any(isinstance(part, CropMethod) for part in chosen):
+            raise ValueError("a method that asks again with other images cannot be combined with one that uses crops")
         object.__setattr__(self, "methods", tuple(chosen))
 
     @property
     def label(self) -> str:
         return "+".join(part.label for part in self.methods)
+
+    @property
+    def exclusive(self) -> tuple[str, ...]:  # type: ignore[override]  # those of its parts
+        return tuple(claim for part in self.methods for claim in part.exclusive)
 
     @property
     def needs_images(self) -> bool:  # type: ignore[override]  # its parts decide
@@ -65,15 +77,21 @@ class Composed(Method):
         return tuple(mode for mode in DECODING if all(mode in part.decoding for part in self.methods))
 
     def start(self, context: Context) -> Intervention:
-        return _Composition(self, context)
+        return CombinedIntervention(self, context, [part.intervention(context) for part in self.methods])
 
 
-class _Composition(Intervention):
-    """The interventions of the parts, one after the other."""
+class CombinedIntervention(Intervention):
+    """Several interventions, one after the other: those of a composition, or the halves of one method.
 
-    def __init__(self, method: Composed, context: Context) -> None:
+    Args:
+        method: that they belong to.
+        context: of the session.
+        parts: the interventions, in the order in which they act.
+    """
+
+    def __init__(self, method: Method, context: Context, parts: Sequence[Intervention]) -> None:
         super().__init__(method, context)
-        self.parts = [part.intervention(context) for part in method.methods]
+        self.parts = list(parts)
         for site in ("ffn_layers", "attention_layers", "head_layers", "residual_layers"):
             setattr(self, site, sorted({layer for part in self.parts for layer in getattr(part, site)}))
         self.acts_in_decode = any(part.acts_in_decode for part in self.parts)
@@ -112,6 +130,11 @@ class _Composition(Intervention):
     def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
         return _chain(logits, [partial(p.logits, fp) for p in self.parts if p.changes_logits])
 
+    def finish_call(self, out: Any) -> Any:
+        for part in reversed(self.parts):
+            out = part.finish_call(out)
+        return out
+
     def problem(self) -> str | None:
         return next((problem for part in self.parts if (problem := part.problem())), None)
 
@@ -124,17 +147,21 @@ class _Composition(Intervention):
         return self._join(reports, rows=rows)
 
     def _join(self, reports: list[Report], **more: Any) -> Report:
-        idle = [f"{report.method['name']}: {report.reason}" for report in reports if not report.fired]
+        composed = isinstance(self.method, Composed)  # else they are halves of one method
+        idle = [f"{r.method['name']}: {r.reason}" if composed else str(r.reason) for r in reports if not r.fired]
+        seconds = [(f"{r.method['name']} " if composed else "", r.seconds) for r in reports]
         return Report(
             method=self.reported_as.to_json(),
             fired=any(report.fired for report in reports),
-            reason="; ".join(idle) or None,
+            reason="; ".join(dict.fromkeys(idle)) or None,
             layers=tuple(sorted({layer for report in reports for layer in report.layers})),
             tokens=max(report.tokens for report in reports),  # they may be the same tokens: each part has its own count
             passes=max(report.passes for report in reports),
             crops=next((report.crops for report in reports if report.crops), ()),
-            seconds={f"{r.method['name']} {part}": spent for r in reports for part, spent in r.seconds.items()},
-            parts=tuple(reports),
+            norm_ratio=None if composed else next((r.norm_ratio for r in reports if r.norm_ratio), None),
+            seconds={f"{name}{part}": spent for name, own in seconds for part, spent in own.items()},
+            parts=tuple(reports) if composed else (),
+            extra={} if composed else {k: v for r in reports for k, v in r.extra.items()},
             expected=all(report.expected for report in reports),
             **more,
         )

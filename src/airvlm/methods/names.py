@@ -11,46 +11,25 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from airvlm.methods.air import AIR, AIRMemory
 from airvlm.methods.base import Method
-from airvlm.methods.biases import CutOff, EOSBias, YesBias
 from airvlm.methods.composed import Composed
-from airvlm.methods.controls import (
-    FarthestCrops,
-    MeanToken,
-    NoisyCrops,
-    OtherImage,
-    RandomCrops,
-    ShrunkCrops,
-    Wrapper,
-)
-from airvlm.methods.crop_blend import CropBlend
-from airvlm.methods.memvr import MemVR
-from airvlm.methods.vaf import VAF
-from airvlm.methods.vcd import VCD
+from airvlm.methods.controls import Wrapper
 from airvlm.registry import Registry, import_object
 
 __all__ = ["METHODS", "build_method", "get_method", "list_methods", "parse_method"]
 
-BUILT_IN: tuple[type[Method], ...] = (
-    AIR,
-    AIRMemory,
-    CropBlend,
-    MemVR,
-    VAF,
-    VCD,
-    EOSBias,
-    YesBias,
-    CutOff,
-    RandomCrops,
-    FarthestCrops,
-    NoisyCrops,
-    MeanToken,
-    OtherImage,
-    ShrunkCrops,
+# Modules of this package that define methods, by where these act; a module's methods are the classes of its `__all__`.
+MODULES = (
+    *("air", "crop_blend"),  # visual tokens and crops
+    *("vaf", "pai"),  # attention
+    *("memvr", "rudder", "vista"),  # hidden states
+    *("vcd", "m3id", "sid", "deco", "dola"),  # logits
+    *("nullu",),  # weights
+    *("biases", "controls"),
 )
 VANILLA = ("vanilla", "none")  # the model as it is
 
@@ -72,7 +51,16 @@ def _adopt(name: str, thing: Any, package: str) -> type[Method]:
     return kind
 
 
-METHODS: Registry[type[Method]] = Registry("airvlm.methods", {kind.name: kind for kind in BUILT_IN}, _adopt)
+def _find_built_in() -> dict[str, type[Method]]:
+    found: dict[str, type[Method]] = {}
+    for name in MODULES:
+        module = import_module(f"airvlm.methods.{name}")
+        kinds = [getattr(module, public) for public in module.__all__]
+        found |= {k.name: k for k in kinds if isinstance(k, type) and issubclass(k, Method) and k.name}
+    return found
+
+
+METHODS: Registry[type[Method]] = Registry("airvlm.methods", _find_built_in(), _adopt)
 
 
 def list_methods() -> list[str]:

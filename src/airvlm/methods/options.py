@@ -29,6 +29,7 @@ def option(
     span: bool = False,
     off: float | None = None,
     search: tuple[Any, ...] | None = None,
+    file: bool = False,
 ) -> T:
     """An option of a method.
 
@@ -41,8 +42,18 @@ def option(
         span: it is (first, one after the last) of the decoder's layers.
         off: the value at which the method does nothing.
         search: what a calibration tries: (low, high) of a number, or all of some words.
+        file: it names a file, which a request over a network may not do.
     """
-    facts = {"help": help, "low": low, "high": high, "above": above, "span": span, "off": off, "search": search}
+    facts = {
+        "help": help,
+        "low": low,
+        "high": high,
+        "above": above,
+        "span": span,
+        "off": off,
+        "search": search,
+        "file": file,
+    }
     given = {name: fact for name, fact in facts.items() if fact is not None and fact is not False}
     made: Any = field(default=default, metadata=given)
     return made  # typed as its default, which is what a dataclass makes of it

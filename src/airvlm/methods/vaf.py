@@ -18,6 +18,7 @@ from torch import Tensor
 from airvlm.methods.base import option
 from airvlm.methods.templates import AttentionMethod
 from airvlm.methods.templates.layers import layer_span, scale_span
+from airvlm.runtime.attention import Mode
 
 __all__ = ["VAF"]
 
@@ -53,8 +54,8 @@ class VAF(AttentionMethod):
     faithful: bool = option(False, "multiply scores as the published code does, which inverts negative ones")
 
     @property
-    def multiplies(self) -> bool:  # type: ignore[override]  # a field decides
-        return self.faithful
+    def mode(self) -> Mode:  # type: ignore[override]  # an option decides
+        return "scale" if self.faithful else "abs"
 
     def span(self, depth: int) -> range:
         """The layers that are changed in a decoder of `depth` layers."""

@@ -83,6 +83,10 @@ class ModelParts:
         """The output projection of each layer's attention: (B, L, H * D) -> (B, L, d)."""
         return [_part(attention, "o_proj", self.family) for attention in self.attentions]
 
+    def after_layer(self, layer: int) -> nn.Module:
+        """The module that reads a layer's output: the next layer, or the final norm."""
+        return self.layers[layer + 1] if layer + 1 < len(self.layers) else self.norm
+
     def num_heads(self, layer: int) -> int:
         """Attention heads of a layer."""
         attention: Any = self.attentions[layer]

@@ -31,6 +31,8 @@ class OpenSession(Protocol):
 
     def begin_call(self, arguments: dict[str, Any]) -> GenerateCall: ...
 
+    def finish_call(self, out: Any) -> Any: ...
+
     def end_call(self) -> None: ...
 
 
@@ -148,7 +150,10 @@ class ActiveContexts:
             for session in reversed(self.open):
                 arguments = session.begin_call(arguments).arguments
                 begun.append(session)
-            return self._original(**arguments)
+            out = self._original(**arguments)
+            for session in reversed(begun):
+                out = session.finish_call(out)
+            return out
         finally:
             for session in reversed(begun):
                 session.end_call()

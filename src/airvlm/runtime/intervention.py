@@ -63,6 +63,7 @@ class Context:
     parts: ModelParts  # where decoder, layers, head and image tokens are
     processor: Any
     images: RowImages  # which images each batch row shows
+    prompts: tuple[str, ...] | None = None  # each row's prompt with one placeholder per image, where it is known
 
 
 @dataclass
@@ -185,6 +186,10 @@ class Intervention:
     def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
         """The model's logits (B, L or fewer, V), or their replacement."""
         return None
+
+    def finish_call(self, out: Any) -> Any:
+        """The output of a `generate` call, or its replacement."""
+        return out
 
     def problem(self) -> str | None:
         """Why the method could not act although it should have, beyond what the session sees of its hooks."""

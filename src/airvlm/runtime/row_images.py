@@ -17,7 +17,7 @@ from airvlm.inputs.images import LoadedImage, content_key, read_image
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import ForwardPass
 
-__all__ = ["AnyImage", "ImageTokens", "RowImage", "RowImages", "WrongImages"]
+__all__ = ["AnyImage", "ImageTokens", "RowImage", "RowImages", "WrongImages", "split_positions"]
 
 AnyImage = Image.Image | Tensor  # an original, or the (3, H, W) pixels that the model gets
 TOLERANCE = 0.05  # mean difference of normalized pixels (4 between black and white): half precision, resampling
@@ -91,6 +91,11 @@ class RowImages:
             if bool(torch.isin(ids, self.parts.image_token_id).any()):
                 self._raise_missing()
 
+    def rows_for(self, input_ids: Tensor) -> list[list[RowImage]]:
+        """The images of each row of a batch, by its image tokens (batch_size, L)."""
+        assert self.given is not None
+        return _assign_rows(self.given, (input_ids == self.parts.image_token_id).sum(1).tolist())
+
     def locate(self, fp: ForwardPass) -> list[ImageTokens]:
         """The images of each row of the caller's batch, in a pass with image tokens."""
         assert fp.visual is not None
@@ -102,7 +107,7 @@ class RowImages:
         for row, (positions, images) in enumerate(zip(positions_by_row, self._by_row(counts, fp), strict=True)):
             if not counts[row]:
                 continue
-            parts = _split_positions(positions, [image.pixels for image in images])
+            parts = split_positions(positions, [image.pixels for image in images])
             if parts is None:
                 found.append(ImageTokens(row, positions.to(device), tuple(images)))
             else:
@@ -218,7 +223,7 @@ def _assign_rows(entries: list[list[RowImage]], counts: list[int]) -> list[list[
     return rows
 
 
-def _split_positions(positions: Tensor, images: Sequence[AnyImage]) -> list[Tensor] | None:
+def split_positions(positions: Tensor, images: Sequence[AnyImage]) -> list[Tensor] | None:
     """The token positions (on the CPU) of each image of a row; None where they cannot be told apart."""
     P = len(images)
     if P == 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -59,6 +60,7 @@ class Session:
         images: Any,
         parts: ModelParts | None = None,
         check_images: bool = True,
+        prompts: Sequence[str] | None = None,
     ) -> None:
         self.method = method
         self.name = method.name
@@ -67,9 +69,8 @@ class Session:
         self._given = model  # with them
         if check_images:
             check_processor(processor, self.parts)
-        self.context = Context(
-            self.parts, processor, RowImages(self.name, self.parts, processor, images, check=check_images)
-        )
+        row_images = RowImages(self.name, self.parts, processor, images, check=check_images)
+        self.context = Context(self.parts, processor, row_images, None if prompts is None else tuple(prompts))
         self.intervention = method.intervention(self.context)
         layers = {
             "residual": self.intervention.residual_layers,
@@ -84,6 +85,7 @@ class Session:
         self._finished: list[Report] = []  # reports of earlier calls
         self._report: Report | None = None  # of all calls, when the block has ended
         self._call: tuple[int, int] | None = None  # batch size and prompt length of the current generate call
+        self._padding: Tensor | None = None  # (batch_size, L) its attention mask
         self._call_passes = 0  # forward passes since it began
         self._pass: ForwardPass | None = None
         # what the hooks saw, over all calls
@@ -181,12 +183,17 @@ class Session:
             given = call.arguments.get("logits_processor") or []
             call.arguments["logits_processor"] = LogitsProcessorList([*given, *extra])
         self.calls += 1
-        self._call = (call.batch_size, int(ids.shape[1]))
+        self._call = (call.batch_size, int(call.input_ids.shape[1]))  # the intervention may have replaced the prompt
+        self._padding = call.arguments.get("attention_mask")
         return call
+
+    def finish_call(self, out: Any) -> Any:
+        """The generate call's output, as the caller gets it."""
+        return self.intervention.finish_call(out)
 
     def end_call(self) -> None:
         """The generate call has returned or raised."""
-        self._call = None
+        self._call = self._padding = None
 
     def _refuse_unsupported(self, call: GenerateCall) -> None:
         if call.option("prefill_chunk_size") is not None:
@@ -285,8 +292,7 @@ class Session:
             return (new, *out[1:]) if isinstance(out, tuple) else new
 
         if site == "residual":  # read where the next module takes it: a layer's own output is a tuple in some versions
-            layers = self.parts.layers
-            target = layers[i + 1] if i + 1 < len(layers) else self.parts.norm
+            target = self.parts.after_layer(i)
             stack.callback(target.register_forward_pre_hook(changed_input, with_kwargs=True).remove)
         elif site == "heads":
             target = self.parts.output_projections[i]
@@ -318,13 +324,19 @@ class Session:
         past = kwargs.get("past_key_values")
         is_prefill = not is_decode and (past is None or not bool(past.get_seq_length() > 0))
         rows, prompt = self._call or (B, L)
+        beams = B // rows if B % rows == 0 else 1
         mask = kwargs.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.dim() != 2:
+            mask = None
+            if is_prefill and self._padding is not None and len(self._padding) * beams == B:
+                # for a static cache generate makes masks of its own: the caller's says what is padding
+                mask = nn.functional.pad(self._padding.repeat_interleave(beams, 0), (0, L - prompt), value=1)
         self._pass = ForwardPass(
             visual=visual,
-            attention_mask=mask if isinstance(mask, Tensor) and mask.dim() == 2 else None,
+            attention_mask=mask,
             length=L,
             batch_size=rows if B % rows == 0 else B,
-            beams=B // rows if B % rows == 0 else 1,
+            beams=beams,
             is_prefill=is_prefill,
             is_decode=is_decode,
             first_generated=min(prompt, L) - 1 if is_prefill else 0,

@@ -1,35 +1,41 @@
-"""AttentionMethod: changes attention scores of the image's keys."""
+"""AttentionMethod: changes attention scores of the image's keys. HeadMethod: scales the outputs of attention heads."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from airvlm.methods.base import Method
-from airvlm.runtime.attention import ScoreChange, attention_modules, change_scores
-from airvlm.runtime.intervention import Context, ForwardPass, Intervention
+from airvlm.runtime.attention import AttentionChange, Mode, attention_modules, fit_keys, watch_attention
+from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention, norm_ratio
 
-__all__ = ["AttentionMethod"]
+__all__ = ["AttentionIntervention", "AttentionMethod", "HeadMethod"]
+
+Queries = Literal["after_image", "last"]
 
 
 @dataclass(frozen=True)
 class AttentionMethod(Method):
-    """Changes the attention scores of weighted keys, for the queries after the first image."""
+    """Changes the attention scores of weighted keys, for queries that follow the first image."""
 
     site: ClassVar[str] = "attention"
-    multiplies: ClassVar[bool] = False  # s (1 + w), which scaled keys do in any kernel; otherwise s + w |s|
+    mode: ClassVar[Mode] = (
+        "abs"  # scale: s (1 + w), in any kernel; abs: s + w |s|; mean_abs: s + w mean of |s| over heads
+    )
+    queries: ClassVar[Queries] = "after_image"  # all text after the image, or only the last prompt token and answers
 
-    def span(self, depth: int) -> range:
+    def span(self, depth: int) -> Sequence[int]:
         """The layers that are changed in a decoder of `depth` layers."""
         raise NotImplementedError
 
     def key_weights(self, visual: Tensor, before: Tensor) -> Tensor:
-        """Weights w (B, L) of the keys.
+        """Weights w of the keys, (B, L) or per head (B, H, L).
 
         Args:
             visual: (B, L), 1 at image tokens.
@@ -38,77 +44,113 @@ class AttentionMethod(Method):
         raise NotImplementedError
 
     def start(self, context: Context) -> Intervention:
-        return _Attention(self, context)
+        return _KeyWeights(self, context)
 
 
-class _Attention(Intervention):
-    method: AttentionMethod
+class AttentionIntervention(Intervention):
+    """Base of interventions in attention: which queries and keys are meant, and proof that layers were reached.
+
+    Subclasses set `span` and override `attention_of`; `visual_keys` (B, total) marks the image's keys so far.
+    """
+
     acts_in_decode = True
+    queries: Queries = "last"
+    span: Sequence[int] = ()
 
-    def __init__(self, method: AttentionMethod, context: Context) -> None:
+    def __init__(self, method: Method, context: Context) -> None:
         super().__init__(method, context)
-        self.multiplies = method.multiplies
-        self.span = method.span(len(context.parts.layers))
+        self.total = 0  # tokens of the sequence so far
+        self.visual_keys: Tensor | None = None  # (B, total)
+        self.before_keys: Tensor | None = None  # (B, total) text before the first image
+        self.padding_keys: Tensor | None = None  # (B, total)
+        self.current: tuple[Tensor, int, bool] | None = None  # queries (B, L), the first of them, whether it is all
+        self._layer_of: dict[nn.Module, int] = {}
         self._reached: Counter[int] = Counter()  # passes in which a layer's attention was reached
         self._passes = 0  # passes in which it should have been
-        self._layer: dict[nn.Module, int] = {}
-        self._now: ScoreChange | None = None
-        self._weight: Tensor | None = None  # (B, T) of the sequence so far
-        self._total = 0  # tokens of it
-        self._all_show = False  # every row has an image
+
+    def attention_of(self, layer: int) -> AttentionChange | None:
+        """The change of one layer in the current pass, of the queries in `current`."""
+        raise NotImplementedError
 
     def open(self, stack: ExitStack) -> None:
-        modules = attention_modules(self.context.parts)
-        self._layer = {modules[i]: i for i in self.span}
-        change_scores(self.context.parts, self._layer, self, stack)
+        self.find_layers()
+        watch_attention(self.context.parts, self._layer_of, self, stack)
 
-    def on_call(self, call: Any) -> None:
+    def find_layers(self) -> None:
+        """Find the attention modules of `span`. `open` does it; for an extra stream it is all that is needed."""
+        modules = attention_modules(self.context.parts)
+        self._layer_of = {modules[i]: i for i in self.span}
+
+    def attention_change(self, module: nn.Module) -> AttentionChange | None:
+        """Called by the attention function."""
+        layer = self._layer_of.get(module)
+        if layer is None:
+            return None
+        self._reached[layer] += 1
+        return None if self.current is None else self.attention_of(layer)
+
+    def on_call(self, call: GenerateCall) -> None:
         self._passes = 0
         self._reached.clear()
 
     def on_pass(self, fp: ForwardPass) -> None:
-        self._total = fp.length if fp.is_prefill else self._total + fp.length
+        self.total = fp.length if fp.is_prefill else self.total + fp.length
         if fp.is_prefill:
-            self._weight = None
-        self._now = None
+            self.visual_keys = self.before_keys = self.padding_keys = None
+        self.current = None
         if fp.visual is not None:
-            self._find(fp, fp.visual)
-        elif self._weight is not None and self.has_image is not None:
-            shows = self.has_image.repeat_interleave(fp.beams)
-            queries = shows[:, None].expand(-1, fp.length)  # (B, L): text after an image
-            self._now = ScoreChange(self._weight, queries, 0, self._all_show)
-        if self._now is not None:
-            self._passes += 1
-            self.stats.count(fp.zero_padding(self._now.queries).view(fp.batch_size, -1).sum(-1))
+            self._find_image(fp, fp.visual)
+        elif self.visual_keys is not None and self.has_image is not None:
+            self._extend_keys(torch.zeros_like(self.visual_keys[:, :1]).expand(-1, fp.length))
+            rows = self.has_image.repeat_interleave(fp.beams)
+            assert self.has_image_on_cpu is not None
+            self.current = rows[:, None].expand(-1, fp.length), 0, bool(self.has_image_on_cpu.all())
+        self._passes += self.current is not None
 
-    def _find(self, fp: ForwardPass, visual: Tensor) -> None:
-        """A prefill with images: find the images, the text before them, and the queries after them."""
+    def count_queries(self, fp: ForwardPass) -> None:
+        """Record the current queries as changed."""
+        if self.current is not None:
+            self.stats.count(fp.zero_padding(self.current[0]).view(fp.batch_size, -1).sum(-1))
+
+    def _find_image(self, fp: ForwardPass, visual: Tensor) -> None:
+        """A prefill with images: find the images, the text before them, and the queries that are changed."""
         seen = visual.long().cumsum(-1) > 0  # (B, L) from the first image on
         has = visual.any(-1, keepdim=True)
-        before = torch.zeros_like(seen) if not fp.is_prefill else ~seen & has & fp.zero_padding(torch.ones_like(seen))
-        weight = self.method.key_weights(visual.float(), before.float())
-        past = self._total - fp.length
-        if past and self._weight is not None:  # another turn: its images join the earlier ones
-            weight = torch.cat([nn.functional.pad(self._weight, (0, past - self._weight.shape[-1])), weight], -1)
-        elif past:
-            weight = nn.functional.pad(weight, (past, 0))
-        self._weight = weight
+        real = fp.zero_padding(torch.ones_like(seen))
+        before = ~seen & has & real if fp.is_prefill else torch.zeros_like(seen)
+        self._extend_keys(visual, before, ~real)
+        shown = fp.visual_on_cpu  # (B, L)
+        after = (shown.long().cumsum(-1) > 0) & ~shown
         queries = seen & ~visual
-        shown = fp.visual_on_cpu
-        first = ((shown.long().cumsum(-1) > 0) & ~shown).any(0).nonzero()
-        assert self.has_image_on_cpu is not None
-        self._all_show = bool(self.has_image_on_cpu.all())
+        if self.queries == "last":
+            # generated positions of a sequence that is read without a cache were last once
+            late = torch.arange(fp.length) >= (fp.first_generated if fp.is_prefill else fp.length - 1)
+            after, queries = after & late, queries & late.to(queries.device)
+        first = after.any(0).nonzero()
         # A prompt that ends with the image has no query to change until a token is decoded.
-        self._now = ScoreChange(weight, queries, int(first[0]), False) if len(first) else None
+        self.current = (queries, int(first[0]), False) if len(first) else None
 
-    def scores(self, module: nn.Module) -> tuple[ScoreChange, int] | None:
-        """The change in this pass and layer, and the tokens of the sequence so far."""
-        self._reached[self._layer[module]] += 1
-        return None if self._now is None else (self._now, self._total)
+    def _extend_keys(self, visual: Tensor, before: Tensor | None = None, padding: Tensor | None = None) -> None:
+        """Append the keys of this pass to those so far; keys of passes without an image are text."""
+        empty = torch.zeros_like(visual)
+        new = (visual, empty if before is None else before, empty if padding is None else padding)
+        old = (self.visual_keys, self.before_keys, self.padding_keys)
+        past = self.total - visual.shape[1]
+        joined = []
+        for known, own in zip(old, new, strict=True):
+            known = own.new_zeros(own.shape[0], 0) if known is None else known
+            joined.append(torch.cat([nn.functional.pad(known, (0, past - known.shape[1])), own], -1))
+        self.visual_keys, self.before_keys, self.padding_keys = joined
+
+    def change(self, **what: Any) -> AttentionChange:
+        """An AttentionChange of the current queries."""
+        assert self.current is not None
+        queries, first, every = self.current
+        return AttentionChange(self.total, queries, first, every, **what)
 
     def problem(self) -> str | None:
         if any(self._reached[i] < self._passes for i in self.span):
-            return "attention did not go through the AttentionInterface. Is a layer compiled or wrapped? Undo that"
+            return "attention did not go through the AttentionInterface. If a layer is compiled or wrapped, undo that"
         return None
 
     def inactive_reason(self, row: int | None) -> str:
@@ -116,3 +158,75 @@ class _Attention(Intervention):
 
     def details(self, row: int | None, acted: bool) -> dict[str, Any]:
         return {"layers": tuple(self.span) if acted else ()}
+
+
+class _KeyWeights(AttentionIntervention):
+    method: AttentionMethod
+
+    def __init__(self, method: AttentionMethod, context: Context) -> None:
+        super().__init__(method, context)
+        self.span = method.span(len(context.parts.layers))
+        self.queries = method.queries
+        self._weight: Tensor | None = None  # of the keys so far
+
+    def on_pass(self, fp: ForwardPass) -> None:
+        super().on_pass(fp)
+        self.count_queries(fp)
+        if self.current is not None and fp.visual is not None:
+            assert self.visual_keys is not None and self.before_keys is not None
+            self._weight = self.method.key_weights(self.visual_keys.float(), self.before_keys.float())
+
+    def attention_of(self, layer: int) -> AttentionChange | None:
+        return self.change(weight=self._weight, mode=self.method.mode)
+
+
+@dataclass(frozen=True)
+class HeadMethod(Method):
+    """Scales the outputs of attention heads before the output projection, for the last query, in any kernel."""
+
+    def span(self, depth: int) -> Sequence[int]:
+        """The layers that are changed in a decoder of `depth` layers."""
+        raise NotImplementedError
+
+    def head_factors(self, image_share: Tensor, layer: int) -> Tensor:
+        """Factors (B, R, H) of the heads, for R queries.
+
+        Args:
+            image_share: (B, R, H) share of each query's attention that is on the image.
+            layer: the layer's number.
+        """
+        raise NotImplementedError
+
+    def start(self, context: Context) -> Intervention:
+        return _HeadFactors(self, context)
+
+
+class _HeadFactors(AttentionIntervention):
+    method: HeadMethod
+
+    def __init__(self, method: HeadMethod, context: Context) -> None:
+        super().__init__(method, context)
+        self.span = self.head_layers = method.span(len(context.parts.layers))
+        self._share: dict[int, Tensor] = {}  # layer -> (B, R, H)
+
+    def attention_of(self, layer: int) -> AttentionChange | None:
+        assert self.current is not None
+
+        def observe(p: Tensor) -> None:  # (B, H, R, T)
+            assert self.visual_keys is not None
+            visual = fit_keys(self.visual_keys, p.shape[-1], self.total).to(p)
+            self._share[layer] = (p * visual[:, None, None]).sum(-1).transpose(1, 2)
+
+        return AttentionChange(self.total, first=self.current[1], observe=observe)
+
+    def heads(self, fp: ForwardPass, layer: int, o: Tensor) -> Tensor | None:
+        share = self._share.pop(layer, None)
+        if share is None or self.current is None:
+            return None
+        queries, first, _ = self.current
+        factors = self.method.head_factors(share, layer).to(o)  # (B, R, H)
+        part = o[:, first:]
+        changed = torch.where(queries[:, first:, None, None].to(o.device), part * factors[..., None], part)
+        ratio = norm_ratio(changed.flatten(2), part.flatten(2))
+        self.stats.add(layer, ratio, fp.batch_size)
+        return torch.cat([o[:, :first], changed], 1)
