@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from airvlm.methods.base import Method
-from airvlm.runtime.intervention import Context, ForwardPass, Intervention, token_chunks
+from airvlm.runtime.intervention import Context, ForwardPass, Intervention, token_chunks, without_methods
 
 __all__ = ["LensIntervention", "LensMethod"]
 
@@ -67,7 +67,8 @@ class LensIntervention(Intervention):
         new = torch.empty_like(logits)
         for at in token_chunks(L):
             h = torch.stack([self._read[i][:, -L:][:, at] for i in self.residual_layers])  # (n, B, R, d)
-            lens = parts.head(parts.norm(h) if self.method.normed else h).to(logits.device).float()
+            with without_methods():  # the norm is where the last layer's output is read, by any session that is open
+                lens = parts.head(parts.norm(h) if self.method.normed else h).to(logits.device).float()
             changed = self.method.next_logits(logits[:, at].float(), lens, fp)
             limits = torch.finfo(logits.dtype)
             new[:, at] = changed.clamp(limits.min, limits.max).to(logits.dtype)
