@@ -17,7 +17,7 @@ from transformers import LogitsProcessor
 from airvlm.methods.base import Method, option
 from airvlm.runtime.intervention import Context, GenerateCall, Intervention
 
-__all__ = ["CutOff", "EOSBias", "YesBias", "find_spellings"]
+__all__ = ["CutOff", "EOSBias", "YesBias", "find_end_tokens", "find_spellings"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Bias(_OnScores):
         self.bias, self.tokens = bias, tokens
 
     def processors(self, call: GenerateCall) -> list[LogitsProcessor]:
-        self._ids = torch.tensor(_end_tokens(call) if self.tokens is None else self.tokens)
+        self._ids = torch.tensor(find_end_tokens(call) if self.tokens is None else self.tokens)
         return super().processors(call)
 
     def change(self, scores: Tensor) -> Tensor:
@@ -138,7 +138,8 @@ class _Cut(_OnScores):
         return "greedy decoding takes the likeliest token, which the cut-off never removes"
 
 
-def _end_tokens(call: GenerateCall) -> list[int]:
+def find_end_tokens(call: GenerateCall) -> list[int]:
+    """The tokens that end an answer in this call."""
     ends = call.option("eos_token_id")
     if ends is None:
         raise ValueError("eos-bias needs an end token: set eos_token_id in the generation config")
