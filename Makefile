@@ -1,4 +1,5 @@
-# Each target makes its own environment: .venv is built when it is missing, or older than what it is built from.
+# Each target makes its own environment: .venv, or .venv-docs and so on, is built when it is missing, and brought up to
+# date when it is older than the list of its packages.
 # All that is needed beforehand is Python 3.11 (or later) with venv, and make.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast test-integrations coverage check format docs results bench train train-photo clean
 
-# a bundled scene and a photograph described without and with AIR, and drawings of what AIR looked at
+# a bundled scene and a photograph described without and with crop-blend, and drawings of the crops that were used
 demo: $(STAMP)
 	$(BIN)/airvlm demo
 
@@ -35,8 +36,8 @@ test-integrations: $(STAMP) $(INTEGRATIONS:%=.venv-%/.installed)
 	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm_engines.py tests/external/test_vllm_server.py
 	$(EXTERNAL_TEST) .venv-web/bin/python -m pytest tests/external/test_web.py
 
-.venv-%/.installed: constraints-%.txt pyproject.toml
-	$(PYTHON) -m venv --clear .venv-$*
+.venv-%/.installed: constraints-%.txt
+	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-$*.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
@@ -51,9 +52,9 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# the documentation site, in out/site; a broken link fails
-docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir out/site
+# the documentation site, in out/site; a broken link fails (the source is read and not imported: no torch is needed)
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --site-dir out/site
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -83,12 +84,12 @@ train-photo: $(STAMP)
 	$(BIN)/python -m experiments.train.photo $(PHOTOS) $(OBJECTS) --recipe $(RECIPE)
 
 clean:
-	rm -rf $(VENV) $(INTEGRATIONS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-docs $(INTEGRATIONS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache
 
-# the constraints keep pip from choosing another torch than the tested one
+# the versions that are tested
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "airvlm needs Python 3.11 or later: make PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv --clear $(VENV)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	# only for the file of Qwen's vocabulary inside it, which tests read; it is never imported, so it brings nothing along
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps dashscope

@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 
 import airvlm
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_importing_the_package_imports_no_model_library() -> None:
@@ -47,6 +51,25 @@ def test_what_users_and_authors_need_is_at_the_top() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         airvlm.Nothing  # noqa: B018 - the access is the test
+
+
+def test_versions_of_the_lists_agree() -> None:
+    def pins(name: str) -> dict[str, str]:
+        lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+        return {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
+
+    tested = pins("constraints.txt")
+    for name in ("constraints-web.txt", "constraints-docs.txt"):
+        other = {package: version for package, version in pins(name).items() if package in tested}
+        assert other and other == {package: tested[package] for package in other}
+
+
+def test_the_version_is_written_in_one_file() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    written = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text()
+    assert f'__version__ = "{airvlm.__version__}"' in written
+    assert "\nversion:" not in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_version_is_that_of_the_installation() -> None:

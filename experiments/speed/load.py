@@ -1,7 +1,8 @@
-"""Load on `airvlm serve` beside `transformers serve`: answers per second, latency and memory, for several client counts.
+"""Load on `airvlm serve` beside `transformers serve`: answers per second, latency, memory, at several client counts.
 
-Both serve the embedded emoji model in processes of their own, one after the other, and describe the same scenes. airvlm
-is measured as it is (vanilla), under crop-blend, and with methods mixed by request; its texts are compared with VLM.ask.
+Both serve the embedded emoji model in processes of their own, one after the other, and describe the same scenes.
+airvlm is measured as it is (vanilla), under crop-blend, and with methods mixed by request; its texts are compared with
+VLM.ask.
 
     python -m experiments.speed.load [--requests 200] [--clients 1 16 64]
 """

@@ -300,10 +300,3 @@ def test_the_ports_are_imported_only_when_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_port_says_which_transformers_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "qwen", "visual": {"layers": 1}}')
-    monkeypatch.setattr("transformers.__version__", "5.20.1")
-    with pytest.raises(LoadError, match=r"need transformers 5\.21 or later, this is 5\.20\.1"):
-        load_parts(tmp_path)

@@ -365,7 +365,7 @@ class Extra:
 EXTRAS = (
     Extra("lora", "--adapter: a LoRA on the model", ("peft",)),
     Extra("offload", "--device-map: weights spread over devices", ("accelerate",)),
-    Extra("quantise", "--quantize: weights in 4 or 8 bits", ("bitsandbytes",)),
+    Extra("quantize", "--quantize: weights in 4 or 8 bits", ("bitsandbytes",)),
     Extra("ray", "evaluate --ray: workers on several machines", ("ray",)),
     Extra("frame", "Results.to_frame: tables of pandas", ("pandas",)),
     Extra("nltk", "the tagger that chair --variant wordnet and amber use", ("nltk",)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -111,7 +110,7 @@ class _Builder:
         return _build(name, self.options(kind, name, options, depth))
 
     def options(self, kind: type[Method], who: str, given: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        hints = _type_hints(kind)
+        hints = get_type_hints(kind)
         known = [field.name for field in fields(kind)]
         for key in given:
             if key not in known:
@@ -144,11 +143,6 @@ def _build(name: str, options: Mapping[str, Any]) -> Method:
         return build_method(name, options)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from error
-
-
-@cache
-def _type_hints(kind: type[Method]) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _words(hint: Any) -> set[str]:
