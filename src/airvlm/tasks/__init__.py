@@ -75,6 +75,12 @@ _OWN: dict[str, TaskEntry] = {
     "pope-annotated": TaskEntry(
         "pope:Pope", "POPE with questions built from your own annotated images", {"dataset": "annotated"}
     ),
+    "repope": TaskEntry("repope:RePope", "RePOPE: POPE on COCO with corrected labels"),
+    **{
+        f"repope-{setting}": TaskEntry("repope:RePope", f"RePOPE, {setting} questions", {"setting": setting})
+        for setting in SETTINGS
+    },
+    "dash-b": TaskEntry("dash_b:DashB", "DASH-B: can you see a ... in this image? on images that provoke a false yes"),
     "amber": TaskEntry("amber:Amber", "AMBER, descriptions: CHAIR, Cover, Hal, Cog"),
     "amber-yesno": TaskEntry("amber:AmberYesNo", "AMBER, yes/no questions: existence, attribute, relation"),
     "object-halbench": TaskEntry("object_halbench:ObjectHalBench", "Object HalBench: response and mention rates"),
@@ -82,6 +88,8 @@ _OWN: dict[str, TaskEntry] = {
     "mmbench": TaskEntry("mmbench:MMBench", "MMBench with circular evaluation"),
     "hallusionbench": TaskEntry("hallusionbench:HallusionBench", "HallusionBench: aAcc, fAcc, qAcc, easy, hard"),
     "vstar": TaskEntry("vstar:VStar", "V* Bench: likelihood or letter protocol"),
+    "hr-bench": TaskEntry("hr_bench:HRBench", "HR-Bench 4K: multiple choice about large images"),
+    "hr-bench-8k": TaskEntry("hr_bench:HRBench", "HR-Bench 8K", {"size": "8k"}),
     "mmhal": TaskEntry("mmhal:MMHal", "MMHal-Bench, judged 0-6"),
     "mmvet": TaskEntry("mmvet:MMVet", "MM-Vet, judged 0-1"),
     "llava-bench": TaskEntry("llava_bench:LLaVABench", "LLaVA-Bench, COCO and in the wild, judged"),

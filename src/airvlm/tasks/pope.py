@@ -82,11 +82,15 @@ class Pope(Task):
             if self.is_built:
                 rows = make_rows(build_questions(known, setting, seed=self.seed), folder, "question")
             else:
-                name, places = f"{dataset}_pope_{setting}.json", (dataset, f"pope/{dataset}", f"POPE/{dataset}")
-                rows = read_records(find_file(folder, name, "pope", *places, task=self.name))
+                rows = read_records(self.find_questions(folder, dataset, setting))
             items = _make_items(rows, setting, f"{dataset}-{setting}-")[:part_limit]
             found += [replace(item, image=_find_image(folder, item.image)) for item in items]
         return found
+
+    def find_questions(self, folder: Path, dataset: str, setting: str) -> Path:
+        """The file with the questions of one setting."""
+        places = ("pope", dataset, f"pope/{dataset}", f"POPE/{dataset}")
+        return find_file(folder, f"{dataset}_pope_{setting}.json", *places, task=self.name)
 
     def prompt(self, item: Item) -> str:
         if self.prompt_style not in PROMPTS:

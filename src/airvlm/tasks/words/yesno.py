@@ -29,11 +29,13 @@ class Parser:
         rule: (answer, label) -> yes, no or None. Some scripts look at the right answer, the label, first.
         sees_label: whether the rule depends on the label.
         unparsed_is_miss: whether an unparsed answer to a "yes" question lowers recall.
+        unparsed_is_wrong: whether an unparsed answer counts in accuracy and yes-ratio; otherwise it counts nowhere.
     """
 
     rule: Callable[[str, YesNo], YesNo | None]
     sees_label: bool = False
     unparsed_is_miss: bool = True
+    unparsed_is_wrong: bool = True
 
 
 _DENIAL = re.compile(r"\bthere (?:is|are)(?: not|n't)\b|\b(?:do|does|can|could)(?: ?not|n't) (?:see|appear|contain)\b")
@@ -68,6 +70,11 @@ def _parse_vcd(text: str, label: YesNo) -> YesNo | None:
     if label == "yes":
         return "yes" if "yes" in text.lower() else "no"
     return "no" if "no" in text.lower() else "yes"
+
+
+def _parse_letters(text: str, label: YesNo) -> YesNo | None:
+    lowered = text.lower()
+    return "yes" if "yes" in lowered else "no" if "no" in lowered else None
 
 
 def _parse_exactly(text: str) -> YesNo | None:
@@ -126,6 +133,10 @@ PARSERS: dict[str, Parser] = {
     "lmms-eval-mme": Parser(_parse_lmms_mme),
     # exactly one of the words yes and no, without its judge
     "vlmevalkit": Parser(_parse_vlmevalkit),
+    # the letters yes, then the letters no, anywhere ('I do not know' is no); neither is wrong
+    "dash-b": Parser(_parse_letters),
+    # the same, but an answer with neither counts nowhere
+    "repope": Parser(_parse_letters, unparsed_is_miss=False, unparsed_is_wrong=False),
 }
 
 
@@ -142,15 +153,15 @@ def parse_yes_no(text: str, label: YesNo, parser: str = "strict") -> YesNo | Non
     return PARSERS[parser].rule(text, label)
 
 
-def _count_answer(parsed: YesNo | None, label: YesNo, unparsed_is_miss: bool) -> dict[str, float]:
+def _count_answer(parsed: YesNo | None, label: YesNo, parser: Parser) -> dict[str, float]:
     """What one answer contributes; the positive class is yes."""
     counts = {
-        "n": 1,
+        "n": parsed is not None or parser.unparsed_is_wrong,
         "correct": parsed == label,
         "tp": parsed == "yes" and label == "yes",
         "fp": parsed == "yes" and label == "no",
         "tn": parsed == "no" and label == "no",
-        "fn": label == "yes" and (parsed == "no" or (parsed is None and unparsed_is_miss)),
+        "fn": label == "yes" and (parsed == "no" or (parsed is None and parser.unparsed_is_miss)),
         "yes": parsed == "yes",
         "unparsed": parsed is None,
     }
@@ -182,7 +193,7 @@ class Mean:
 
 
 def _define_metrics(groups: Collection[str] = ()) -> dict[str, Metric]:
-    """Accuracy, precision, recall, F1 and yes-ratio; with groups, accuracy and F1 of each and the mean F1."""
+    """Accuracy, precision, recall, F1 and yes-ratio; with groups, some of them for each, and the mean F1."""
     metrics = {
         "accuracy": Metric(Ratio("correct", "n")),
         "precision": Metric(TruePositiveRate(("fp",))),
@@ -195,6 +206,7 @@ def _define_metrics(groups: Collection[str] = ()) -> dict[str, Metric]:
         for group in groups:
             metrics[f"accuracy-{group}"] = Metric(Ratio(f"{group}.correct", f"{group}.n"))
             metrics[f"f1-{group}"] = Metric(f1[group])
+            metrics[f"yes_ratio-{group}"] = Metric(Ratio(f"{group}.yes", f"{group}.n"), "neither")
         metrics["f1-mean"] = Metric(Mean(tuple(f1.values())))
     return metrics
 
@@ -215,9 +227,9 @@ def score_yes_no(
 
     def count(item: Item, answer: str) -> tuple[dict[str, float], dict[str, Any]]:
         parsed = parse_yes_no(answer, item.truth, parser)
-        counts = _count_answer(parsed, item.truth, PARSERS[parser].unparsed_is_miss)
+        counts = _count_answer(parsed, item.truth, PARSERS[parser])
         if len(groups) > 1 and group:
-            counts |= {f"{item.meta[group]}.{name}": counts[name] for name in ("n", "correct", "tp", "fp", "fn")}
+            counts |= {f"{item.meta[group]}.{name}": counts[name] for name in ("n", "correct", "tp", "fp", "fn", "yes")}
         return counts, {"parsed": parsed, "correct": parsed == item.truth}
 
     labels = [{"label": item.truth} for item in items]
