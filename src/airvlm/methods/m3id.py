@@ -50,7 +50,7 @@ class M3ID(ContrastiveMethod):
     faithful: bool = option(False, "as the code that most comparisons use: t from 0, no gate, beta = 0.1")
 
     def streams(self, context: Context) -> Sequence[Stream]:
-        return [Stream(self.name, context.parts, edit_ids=remove_images(context.parts))]
+        return [Stream(self.name, context.parts, edit_ids=remove_images(context.parts, context.processor))]
 
     def weights(self, l: Tensor, others: Sequence[Tensor], fp: ForwardPass) -> Sequence[Weight]:
         if self.schedule == "decay":

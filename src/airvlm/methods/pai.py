@@ -47,7 +47,7 @@ class PAI(ContrastiveMethod):
     )
 
     def streams(self, context: Context) -> Sequence[Stream]:
-        return [Stream(self.name, context.parts, edit_ids=remove_images(context.parts))]
+        return [Stream(self.name, context.parts, edit_ids=remove_images(context.parts, context.processor))]
 
     def weights(self, l: Tensor, others: Sequence[Tensor], fp: ForwardPass) -> Sequence[float]:
         return self.gamma, 1 - self.gamma

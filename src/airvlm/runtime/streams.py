@@ -12,9 +12,10 @@ that some families keep on the module as it was. What is different in it is one 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,18 @@ from airvlm.models.parts import ModelParts
 from airvlm.runtime.attention import AttentionEditor, editing_stream
 from airvlm.runtime.intervention import ForwardPass, GenerateCall, without_methods
 
-__all__ = ["EditEmbeds", "EditIds", "EditImages", "Stream", "StreamAttention", "edit_prompts", "remove_images"]
+__all__ = [
+    "EditEmbeds",
+    "EditIds",
+    "EditImages",
+    "EditRowIds",
+    "Stream",
+    "StreamAttention",
+    "edit_prompts",
+    "image_marks",
+    "insert_text",
+    "remove_images",
+]
 
 
 class StreamAttention(AttentionEditor, Protocol):
@@ -36,9 +48,10 @@ class StreamAttention(AttentionEditor, Protocol):
 
 EditImages = Callable[[dict[str, Any]], dict[str, Any]]  # image inputs -> those of the stream
 EditIds = Callable[[list[int]], list[int]]  # the token ids of one row, without padding -> those of the stream
+EditRowIds = Callable[[list[int], int], list[int]]  # the same, given the row of the caller's batch
 EditEmbeds = Callable[[Tensor, Tensor], Tensor]  # decoder input (B, L, d), image tokens (B, L) -> decoder input
 
-# tokens around an image that mean nothing without it, as configs name them
+# tokens around an image that mean nothing without it, as configs and processors name them
 MARKERS = (
     "vision_start_token_id",
     "vision_end_token_id",
@@ -47,13 +60,69 @@ MARKERS = (
     "boi_token_index",
     "eoi_token_index",
 )
+MARKER_TEXTS = (
+    "start_image_token",
+    "end_image_token",
+    "image_break_token",
+    "image_end_token",
+    "fake_image_token",
+    "global_image_tag",
+    "global_image_token",
+)
+TILE = re.compile(r"<row_\d+_col_\d+>")
 
 
-def remove_images(parts: ModelParts) -> EditIds:
-    """An edit that removes the image tokens, and the marks around them, from a prompt."""
+def image_marks(parts: ModelParts, processor: Any = None) -> set[int]:
+    """The image token and the tokens around and between images, which mean nothing without them.
+
+    Args:
+        parts: of the model.
+        processor: the model's; some families name their marks only there.
+    """
     config: Any = getattr(parts.model, "config", None)
-    removed = {parts.image_token_id, *(getattr(config, name, None) for name in MARKERS)}
+    marks = {parts.image_token_id, *(getattr(config, name, None) for name in MARKERS)}
+    tokenizer = getattr(processor, "tokenizer", None)
+    if tokenizer is not None:
+        texts = [text for name in MARKER_TEXTS if isinstance(text := getattr(processor, name, None), str)]
+        known = tokenizer.get_added_vocab()
+        marks |= {number for text, number in known.items() if text in texts or TILE.fullmatch(text)}
+    return {int(mark) for mark in marks if mark is not None}
+
+
+def remove_images(parts: ModelParts, processor: Any = None) -> EditIds:
+    """An edit that removes the image tokens, and the marks around them, from a prompt."""
+    removed = image_marks(parts, processor)
     return lambda ids: [token for token in ids if token not in removed]
+
+
+def insert_text(
+    parts: ModelParts, processor: Any, text: str, place: Literal["question", "system"] = "question"
+) -> EditIds:
+    """An edit that puts a text into a prompt with an image; a prompt without one stays as it is.
+
+    Args:
+        parts: of the model.
+        processor: the model's, for its tokenizer.
+        text: what is inserted.
+        place: after the last image, where the question begins; or at the start of the prompt, after the token that
+            begins a sequence.
+    """
+    tokenizer = getattr(processor, "tokenizer", None)
+    if tokenizer is None:
+        raise ValueError("a text is put into the prompt: pass the model's processor as the second argument")
+    new = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    marks, begin = image_marks(parts, processor), tokenizer.bos_token_id
+
+    def insert(ids: list[int]) -> list[int]:
+        shown = [i for i, token in enumerate(ids) if token == parts.image_token_id]
+        if not shown:
+            return ids
+        at = shown[-1] + 1 if place == "question" else 0
+        while at < len(ids) and (ids[at] == begin or (place == "question" and ids[at] in marks)):
+            at += 1
+        return ids[:at] + new + ids[at:]
+
+    return insert
 
 
 class Stream:
@@ -64,6 +133,7 @@ class Stream:
         parts: of the model.
         images: other image inputs; needs pixels.
         edit_ids: other token ids.
+        edit_row_ids: other token ids that depend on the batch row.
         edit_embeds: other visual tokens at the decoder's input, in prefill.
         attention: changes attention in the stream.
     """
@@ -75,12 +145,15 @@ class Stream:
         *,
         images: EditImages | None = None,
         edit_ids: EditIds | None = None,
+        edit_row_ids: EditRowIds | None = None,
         edit_embeds: EditEmbeds | None = None,
         attention: StreamAttention | None = None,
     ) -> None:
         self.name = name
         self.parts = parts
-        self.images, self.edit_ids, self.edit_embeds, self.attention = images, edit_ids, edit_embeds, attention
+        if edit_ids is not None:
+            edit_row_ids = lambda ids, row: edit_ids(ids)  # noqa: E731 - one line
+        self.images, self.edit_ids, self.edit_embeds, self.attention = images, edit_row_ids, edit_embeds, attention
         self.model: Any = parts.model
         self._base: Any = getattr(self.model, "base_model", self.model)
         self._image_names = [n for n in inspect.signature(self._base.get_image_features).parameters if n != "kwargs"]
@@ -213,7 +286,8 @@ class Stream:
         names = ("input_ids", "mm_encoder_outputs", "token_type_ids", "mm_token_type_ids", *self._image_names)
         inputs = {name: fp.inputs[name] for name in names if fp.inputs.get(name) is not None}
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"]) if mask is None else mask
-        edited = edit_prompts(self.parts, inputs, self.edit_ids, answer=fp.length - self._prompt, who=self.name)
+        answer, beams = fp.length - self._prompt, fp.beams
+        edited = _edit_rows(self.parts, inputs, self.edit_ids, answer=answer, who=self.name, beams=beams)
         self._suffix = edited.pop("common_suffix")
         return edited
 
@@ -246,7 +320,12 @@ class Stream:
     def _hook_embeds(self, visual: Tensor, stack: ExitStack) -> None:
         def decoder_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             assert self.edit_embeds is not None
-            return args, {**kwargs, "inputs_embeds": self.edit_embeds(kwargs["inputs_embeds"], visual)}
+            embeds = kwargs["inputs_embeds"]
+            changed: dict[str, Any] = {"inputs_embeds": self.edit_embeds(embeds, visual)}
+            if (later := kwargs.get("deepstack_visual_embeds")) is not None:  # added to the same tokens in later layers
+                wide = [torch.zeros_like(embeds).masked_scatter(visual[..., None], one.to(embeds)) for one in later]
+                changed["deepstack_visual_embeds"] = [self.edit_embeds(one, visual)[visual] for one in wide]
+            return args, {**kwargs, **changed}
 
         stack.callback(self.parts.decoder.register_forward_pre_hook(decoder_input, with_kwargs=True).remove)
 
@@ -291,13 +370,19 @@ def edit_prompts(
     Returns:
         The inputs; `common_suffix` (B,) counts the tokens at the end that a row shares with its original.
     """
+    return _edit_rows(parts, inputs, lambda ids, row: edit_ids(ids), answer=answer, who=who)
+
+
+def _edit_rows(
+    parts: ModelParts, inputs: dict[str, Any], edit: EditRowIds, *, answer: int, who: str, beams: int = 1
+) -> dict[str, Any]:
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     rows, suffixes = [], []
     for r, (row, real) in enumerate(zip(ids.tolist(), mask.tolist(), strict=True)):
         own = [token for token, exists in zip(row, real, strict=True) if exists]
         said = own[len(own) - answer :] if answer > 0 else []
         question = own[: len(own) - len(said)]
-        other = edit_ids(question)
+        other = edit(question, r // beams)
         if not other:
             raise ValueError(f"{who}: nothing is left of the prompt in row {r}")
         rows.append(other + said)
