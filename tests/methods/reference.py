@@ -45,12 +45,14 @@ def answer(method: Method | None, family: str = "llava", row: int = 0, **options
 
 @torch.no_grad()
 def pass_over(ids: Sequence[int] | Tensor, family: str = "llava", row: int = 0, **changed: Any) -> Tensor:
-    """Logits (L, V) of one plain pass over a whole sequence; without image tokens in it, without the image."""
+    """Logits (L, V) of a plain pass over a prompt and its answer; without image tokens in it, without the image."""
     model, _ = small_models.shared_model(family)
     ids = torch.as_tensor(ids)[None]
     batch = row_inputs(family, row)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     inputs |= {name: (ids == IMAGE).long() for name in TYPES if name in batch}
+    if family == "paligemma":
+        inputs["token_type_ids"][:, -TOKENS:] = 1  # the answer is causal, the prompt is not
     if bool((ids == IMAGE).any()):
         inputs |= {k: v for k, v in batch.items() if k not in ("input_ids", "attention_mask", *TYPES)} | changed
     out: Tensor = model(**inputs).logits[0]
