@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import json as _json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from airvlm.cli.console import emit, err, print_columns, warn
+from airvlm.cli.console import Failure, emit, err, print_columns, warn
 from airvlm.cli.options import JsonOption, MethodsOption, ModelOptions
 from airvlm.cli.task_options import SpreadOptions, TaskOptions, exit_on_interrupt, model_loader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airvlm.evaluation.calibration import Calibration, Search
     from airvlm.evaluation.spread import Runner
 
@@ -25,7 +24,12 @@ RESULT = "calibration.json"
 
 
 def calibrate(
-    task: Annotated[list[str], typer.Argument(metavar="TASK...", help="Captioning or yes/no tasks, as tiny-chair.")],
+    task: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK...", help="Captioning or yes/no tasks, as tiny-chair; with --images a method, as nullu."
+        ),
+    ],
     method: MethodsOption = None,
     budget: Annotated[
         str, typer.Option("--budget", metavar="COST", help="How much it may cost: answers (20000) or time (90s, 20m).")
@@ -37,6 +41,17 @@ def calibrate(
         float, typer.Option("--max-recall-loss", metavar="POINTS", min=0.0, help="Points of recall that may be lost.")
     ] = 1.0,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw what was found into --output.")] = True,
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="FOLDER", help="Make a method's artifact of these unlabeled images instead."),
+    ] = None,
+    pairs: Annotated[
+        Literal["image", "degraded", "swapped"] | None,
+        typer.Option("--pairs", metavar="KIND", help="With --images: image, degraded or swapped."),
+    ] = None,
+    nouns: Annotated[
+        Path | None, typer.Option("--nouns", metavar="FILE", help="With --images: words that may be swapped.")
+    ] = None,
     json: JsonOption = False,
     tasks: TaskOptions = TaskOptions(),
     spread: SpreadOptions = SpreadOptions(),
@@ -51,12 +66,33 @@ def calibrate(
 
     The result is calibration.json in --output; use it as a method: --method @calibration.json
 
+    With --images, the one argument is a method that needs an artifact (nullu, vti, ...), and --output is the file that
+    is written. --images may also be a JSON Lines file of text pairs: {"image", "truthful", "hallucinated"}.
+
     \b
     Examples:
       airvlm calibrate tiny-chair --budget 10m --output runs/calibration
       airvlm calibrate tiny-chair tiny-pope --method crop-blend --settings 8 --budget 5000
       airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --budget 2h
+      airvlm calibrate nullu --images photos --model llava-hf/llava-1.5-7b-hf --output nullu.safetensors
     """
+    if images is not None:
+        if len(task) != 1:
+            raise Failure("with --images, give one method: airvlm calibrate nullu --images FOLDER")
+        from airvlm.cli.artifacts import write_artifact
+
+        write_artifact(
+            task[0],
+            images,
+            tasks.out,
+            pairs=pairs,
+            nouns=nouns,
+            limit=tasks.limit,
+            max_new_tokens=tasks.max_new_tokens,
+            model=model,
+            json=json,
+        )
+        return
     from airvlm.evaluation.calibration import SEARCHED, Budget, Search, split_task
     from airvlm.evaluation.plan import TaskSpec
     from airvlm.evaluation.spread import run_spread

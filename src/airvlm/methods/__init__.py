@@ -12,7 +12,7 @@ from airvlm.methods.dola import DoLa
 from airvlm.methods.m3id import M3ID
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
-from airvlm.methods.nullu import Nullu
+from airvlm.methods.nullu import CIPHER, Nullu
 from airvlm.methods.pai import PAI
 from airvlm.methods.rudder import RUDDER
 from airvlm.methods.sid import SID
@@ -34,6 +34,7 @@ from airvlm.methods.vista import VISTA
 
 __all__ = [
     "AIR",
+    "CIPHER",
     "M3ID",
     "METHODS",
     "PAI",
