@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("airvlm.cli.bench:bench", "Measure the speed and memory of methods against vanilla."),
     "serve": ("airvlm.cli.serve:serve", "Serve a model under a method: OpenAI API, vLLM, or a web page."),
     "check": ("airvlm.cli.check:check", "Check that a method keeps the laws of methods, on small random models."),
+    "bake": ("airvlm.cli.bake:bake", "Write a checkpoint with a method in its weights, for any engine."),
     "export-generate": (
         "airvlm.cli.export_generate:export_generate",
         "Write a folder that makes transformers' generate run a method.",
