@@ -60,13 +60,14 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# the README's tables on emoji: every method and control on the embedded model; resumes (eleven minutes on 2 cores)
-METHODS := air air-paper:keep=3 air-lineage:keep=3 memvr vaf vcd air:top_q=0.375 air:keep=6 air-random-crops:keep=6 air-worst-crops:keep=6 \
-	air-shrunk air-other-image air-noised air-averaged
-ASKED := air air-paper:keep=3 memvr vaf vcd air-other-image air-averaged
+# methods and controls on the embedded emoji model; an interrupted run is resumed
+METHODS := crop-blend air:keep=3 air-memory:keep=3 memvr vaf vcd crop-blend:num_prototypes=24 crop-blend:keep=6 \
+	random-crops(crop-blend:keep=6) farthest-crops(crop-blend:keep=6) shrunk-crops(crop-blend) \
+	other-image(crop-blend) noisy-crops(crop-blend) mean-token(crop-blend)
+ASKED := crop-blend air:keep=3 memvr vaf vcd other-image(crop-blend) mean-token(crop-blend)
 results: $(STAMP)
-	$(BIN)/airvlm evaluate tiny-chair --out runs/tiny --matched $(METHODS:%=--method %)
-	$(BIN)/airvlm evaluate tiny-pope --limit 4500 --out runs/tiny-pope --matched $(ASKED:%=--method %)
+	$(BIN)/airvlm evaluate tiny-chair --output runs/tiny --matched $(METHODS:%=--method '%')
+	$(BIN)/airvlm evaluate tiny-pope --limit 4500 --output runs/tiny-pope --matched $(ASKED:%=--method '%')
 
 # speed and memory of methods at the widths of LLaVA-1.5-7B, as ratios to vanilla
 bench: $(STAMP)

@@ -167,6 +167,7 @@ def test_a_model_that_was_compiled_before_is_acted_on_or_raises(compiled: Callab
     torch.testing.assert_close(fast(**batch).logits, before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHALLOW)
 @fresh_compiler()
 def test_decode_steps_that_generate_compiled_are_acted_on(name: str) -> None:
@@ -194,6 +195,7 @@ def test_offloaded_weights_change_nothing(own: Any, method: Method) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @methods
 def test_an_adapted_model_is_acted_on(own: Any, method: Method) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is an extra")

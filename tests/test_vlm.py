@@ -141,6 +141,7 @@ def test_a_stream_that_is_closed_early_ends_its_generation(vlm: VLM) -> None:
     assert not vlm.model._forward_pre_hooks
 
 
+@pytest.mark.slow
 def test_a_dropped_stream_ends_its_generation_and_frees_the_model(vlm: VLM) -> None:
     stream = vlm.stream(sample_image(1), QUESTION, max_new_tokens=4000)
     next(stream)
@@ -168,6 +169,7 @@ def test_a_question_during_a_stream_waits_for_its_generation(vlm: VLM) -> None:
     assert text.strip() == vlm.ask(sample_image(1), QUESTION, method=METHOD, max_new_tokens=20).text
 
 
+@pytest.mark.slow
 def test_threads_get_the_answers_that_they_would_get_alone(vlm: VLM) -> None:
     methods = [None, METHOD, CropBlend(), VCD(alpha=0.5)]
     jobs = [(seed, method) for seed in range(4) for method in methods]

@@ -88,6 +88,7 @@ def test_the_chart_has_a_bar_per_layer() -> None:
     assert 0 < bars[0] < bars[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (4000, 10), (10, 2000)])
 def test_any_image_can_be_drawn(size: tuple[int, int]) -> None:
     crop = Crop((0, 0, *size), 0.2, True)

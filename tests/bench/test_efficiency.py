@@ -35,6 +35,7 @@ class FakeModel:
         return Subject("fake", "", self.ask, lambda i: Image.new("L", (1, 1), i), torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_ratios_are_to_the_first_method_of_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = FakeModel(monkeypatch).subject()
     vanilla, memvr = measure(subject, {"vanilla": None, "memvr": MemVR()}, repeats=3, tokens=9)
@@ -43,6 +44,7 @@ def test_ratios_are_to_the_first_method_of_the_same_turn(monkeypatch: pytest.Mon
     assert (row["ratio"], row["seconds"], row["tokens_per_second"]) == (3.0, 1.5, 6.0)
 
 
+@pytest.mark.slow
 def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = FakeModel(monkeypatch, memory=40 * 2**20).subject()
     vanilla, memvr = measure(subject, {"vanilla": None, "memvr": MemVR()}, repeats=1)
@@ -51,6 +53,7 @@ def test_peak_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memvr.memory - vanilla.memory > 30 * 2**20
 
 
+@pytest.mark.slow
 def test_methods_take_turns_and_no_image_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, methods, told = FakeModel(monkeypatch), {"vanilla": None, "memvr": MemVR(), "vaf": VAF()}, []
     measure(fake.subject(), methods, repeats=2, progress=told.append)

@@ -22,6 +22,7 @@ def test_json_is_all_that_standard_output_holds_and_the_code_is_zero(tmp_path, c
     assert "CHAIR_S_at_equal_recall" not in found["fake-captions"]["vanilla"]
 
 
+@pytest.mark.slow
 def test_the_same_command_again_gives_the_same_output_without_a_model(tmp_path, capsys, monkeypatch):
     arguments = ["evaluate", "fake-questions", "--method", "better", "--output", str(tmp_path), "--json"]
     run(arguments)

@@ -317,6 +317,7 @@ def _name(kind: Kind) -> str:
     return f"{kind.files} {kind.variant or ''}".strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=_name)
 def test_an_official_file_is_accepted_as_it_is_and_scores_as_published(run: Any, kind: Kind) -> None:
     golden()
@@ -332,6 +333,7 @@ def test_an_official_file_is_accepted_as_it_is_and_scores_as_published(run: Any,
         kind.items(file, report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.variant is None], ids=_name)
 def test_it_may_be_gzipped_and_is_shown_as_a_table(run: Any, kind: Kind, tmp_path: Path) -> None:
     golden()

@@ -84,6 +84,7 @@ def test_fewer_answers_than_items_are_told_first_and_end_with_code_3(tmp_path: P
     assert "expected 120 · given 30 · matched 30 · missing 90" in shown.out
 
 
+@pytest.mark.slow
 def test_a_built_in_task_knows_how_many_items_it_has(tmp_path: Path) -> None:
     from airvlm.tasks import load_task
 

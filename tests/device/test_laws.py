@@ -76,6 +76,7 @@ def test_every_method_answers_as_on_the_cpu(method: Method, rows: int, options: 
     assert is_same(found, on_cpu("llava", method, rows, tuple(options.items())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_answers_as_on_the_cpu(family: str, log: Log) -> None:
     found, _ = generate(*there(family), SMOOTH, 4, {})
@@ -104,6 +105,7 @@ def count(model: Any, processor: Any, method: Method | None, rows: int, tokens: 
     return lines(log)
 
 
+@pytest.mark.slow
 @methods
 def test_a_decode_step_adds_no_read_back(method: Method, log: Log) -> None:
     model, processor = there("llava")
@@ -174,6 +176,7 @@ def test_transport_on_a_device_that_pins_nothing_ends_at_a_look() -> None:
     assert spent == {0.003: 250, 0.03: 60, 0.1: 20, 1.0: 20}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("eps", "rounding"), [(EPS[0], 1e-4), (EPS[1], 1e-6)])
 def test_a_problem_on_a_device_is_solved_as_if_it_were_alone(eps: float, rounding: float, log: Log) -> None:
     """A product of three problems rounds otherwise than one of one, which tells after a hundred updates."""
@@ -185,6 +188,7 @@ def test_a_problem_on_a_device_is_solved_as_if_it_were_alone(eps: float, roundin
         torch.testing.assert_close(together.plan.held[m], alone.plan.held, atol=rounding, rtol=0)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @methods
 def test_half_precision_is_not_widened_for_the_whole_sequence(
     method: Method, log: Log, monkeypatch: pytest.MonkeyPatch

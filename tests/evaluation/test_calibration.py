@@ -101,6 +101,7 @@ def _run(
     return Search(_splits(limit), ["crop-blend"], count, **more).run(runner)
 
 
+@pytest.mark.slow
 def test_the_setting_that_helps_is_found_and_measured_on_the_validation_split(tmp_path: Path) -> None:
     best = _settings(12)[5].label
     found = _run(tmp_path, Speaker({best: 0.1}), 12)
@@ -119,6 +120,7 @@ class Same(Speaker):
         return super().text(label if _bias(label) else "vanilla", item)
 
 
+@pytest.mark.slow
 def test_where_nothing_helps_vanilla_is_recommended(tmp_path: Path) -> None:
     found = _run(tmp_path, Same(), 8)
     assert found.recommended is None and found.verdict == "vanilla" and found.images_needed is None
@@ -173,6 +175,7 @@ def test_with_answers_shuffled_among_images_nothing_is_recommended(tmp_path: Pat
     assert found.to_json()["method"] is None
 
 
+@pytest.mark.slow
 def test_stages_halve_the_settings_and_double_the_items(tmp_path: Path) -> None:
     found = _run(tmp_path, Speaker(), 12)
     counts = [len(stage.measured) for stage in found.stages]
@@ -195,6 +198,7 @@ def test_a_second_search_asks_nothing_twice(tmp_path: Path) -> None:
 # -- the budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [1000, 1400, 2500])
 def test_a_budget_of_answers_is_kept_and_well_used(tmp_path: Path, answers: int) -> None:
     found = _run(tmp_path, speaker := Speaker(), 12, budget=Budget(answers=answers))
@@ -211,6 +215,7 @@ def test_a_budget_of_answers_that_is_too_small_is_refused_with_the_smallest_one(
     assert 0 < speaker.asked == found.answers <= smallest
 
 
+@pytest.mark.slow
 def test_a_budget_of_time_is_kept_and_shared_by_processes_that_help_each_other(tmp_path: Path) -> None:
     budget = Budget(seconds=500)
     alone = _run(tmp_path / "1", Speaker(), 12, budget=budget)
@@ -228,6 +233,7 @@ def test_a_time_that_is_too_short_is_refused_after_one_batch_with_the_shortest_o
     assert SECONDS * (32 + found.answers) <= shortest
 
 
+@pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on_and_finds_the_same(tmp_path: Path) -> None:
     """What was answered before counts as spent, so every decision is the same."""
     budget, wrong = Budget(answers=2000), {_settings(12)[4].label: 0.1}
@@ -324,6 +330,7 @@ class Terse(Speaker):
         return "There is a " + " and a ".join(words) + "."
 
 
+@pytest.mark.slow
 def test_a_good_setting_that_loses_recall_goes_on_beside_what_gives_it_back(tmp_path: Path) -> None:
     good = _settings(12)[5]
     found = _run(tmp_path, Terse(good.label), 12)

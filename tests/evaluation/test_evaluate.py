@@ -88,6 +88,7 @@ def test_a_further_method_costs_only_its_own_answers(tmp_path):
     assert sum(vlm.sizes) == 40 and list(both.tasks["fake-captions"].methods) == [VANILLA, "better", "other"]
 
 
+@pytest.mark.slow
 def test_the_batch_size_changes_no_answer(tmp_path, undisturbed):
     run(tmp_path, batch_size=1)
     assert lines(tmp_path) == undisturbed
@@ -113,6 +114,7 @@ def test_batches_do_not_depend_on_what_is_answered_already(tmp_path):
     assert plan_batches(spec, METHODS, ModelInfo("fake", "fake-1"), 16) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_at_random_moments_it_ends_with_the_records_of_an_undisturbed_run(tmp_path, undisturbed, seed):
     rng = random.Random(seed)
@@ -129,6 +131,7 @@ def test_killed_at_random_moments_it_ends_with_the_records_of_an_undisturbed_run
     assert lines(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_folder_neither_lose_nor_double_an_answer(tmp_path, undisturbed):
     workers = [FORK.Process(target=run, args=(tmp_path, FakeVLM(seconds=0.0002))) for _ in range(3)]
     for worker in workers:
@@ -274,6 +277,7 @@ def test_a_method_that_acted_in_another_task_has_a_null_result_here(tmp_path):
     assert found.notes() == ["fake-questions, mine: the method never acted (too far)"]
 
 
+@pytest.mark.slow
 def test_workers_that_help_also_draw_the_further_curve_together(tmp_path, undisturbed):
     vlms = [FakeVLM(), FakeVLM()]
     for index in (1, 0):

@@ -58,6 +58,7 @@ def test_batches_give_the_answers_of_one_at_a_time(vlm, method, tmp_path):
     assert [one[str(i)][0] for i in range(7)] == alone
 
 
+@pytest.mark.slow
 def test_crops_are_encoded_once_for_all_methods_and_answers_stay_the_same(vlm, tmp_path):
     methods = {"one": AIR_HERE, "two": replace(AIR_HERE, strength=1.0), "three": replace(AIR_HERE, keep=1)}
     cache = cache_of(vlm.parts.model)

@@ -224,6 +224,7 @@ def writer(folder: object, n: int) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_writers_killed_at_random_moments_and_working_at_once_end_with_every_record_once(tmp_path):
     n, rng = 100, random.Random(0)
     for _ in range(4):

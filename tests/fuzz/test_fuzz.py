@@ -23,6 +23,7 @@ def test_every_valid_file_is_scored_if_there_is_a_ground_truth(kind: Kind, tmp_p
     assert outcome.code == (0 if kind.scored else 3), outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_mutation_ends_in_a_score_with_its_counts_or_in_one_line(kind: Kind) -> None:
     assert len(MUTATIONS) >= 70

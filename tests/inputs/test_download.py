@@ -84,6 +84,7 @@ def server(monkeypatch):
         http.shutdown()
 
 
+@pytest.mark.slow
 def test_addresses_are_fetched_only_when_allowed(server):
     assert load_image(f"{server}/good", allow_urls=True).size == (20, 10)
     with pytest.raises(BadImage, match="--allow-urls"):
@@ -96,6 +97,7 @@ def test_only_http_and_https_are_read(address):
         load_image(address, allow_urls=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "message"),
     [
@@ -153,6 +155,7 @@ def test_private_addresses_are_refused_by_number_and_by_name(host, monkeypatch):
         load_image(f"http://{host}/a.png", allow_urls=True)
 
 
+@pytest.mark.slow
 def test_a_name_is_resolved_once_and_that_address_is_connected_to(server, monkeypatch):
     asked = []
 

@@ -96,6 +96,7 @@ def test_damaged_files_are_refused(image, tmp_path):
         load_image(tmp_path)
 
 
+@pytest.mark.slow
 def test_huge_images_are_refused_before_they_are_decoded(image, monkeypatch):
     with pytest.raises(BadImage, match=r"17 x 12 pixels, at most 100"):
         load_image(image, max_pixels=100)
@@ -195,6 +196,7 @@ def test_by_default_every_pixel_is_decoded(jpeg):
     assert load_image(jpeg).size == (2400, 1800)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "size"),
     [(100, (300, 225)), (226, (600, 450)), (450, (600, 450)), (451, (1200, 900)), (901, (2400, 1800))],

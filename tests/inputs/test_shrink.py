@@ -62,6 +62,7 @@ def test_small_images_are_left_as_they_are(size: tuple[int, int]) -> None:
     assert reduction_factor((9000, 9000), [(0, 0, 9000, 9000)], None) == 1
 
 
+@pytest.mark.slow
 def test_the_evidence_of_a_photograph_is_the_same_to_within_resampling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

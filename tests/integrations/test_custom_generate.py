@@ -54,6 +54,7 @@ def _from_pixels(vlm: VLM, image: Any, method: Any) -> str:
     return _text(vlm, inputs, ids)
 
 
+@pytest.mark.slow
 def test_generate_from_the_exported_folder_is_the_methods(vlm, images, tmp_path):
     assert run(["export-generate", str(tmp_path), "--method", "crop-blend", "--set", "weight=0.5"]) == 0
     options = {"custom_generate": str(tmp_path), "trust_remote_code": True}
@@ -93,6 +94,7 @@ def test_what_was_exported_is_every_field(tmp_path):
     assert space["REPORTS"] == str(tmp_path / "reports.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [2, 4])
 def test_threads_that_share_a_model_take_turns(vlm, images, tmp_path, clients):
     """As a server does: `model.generate` is taken while another call runs, and called later."""
@@ -184,6 +186,7 @@ def test_every_answer_of_transformers_serve_is_the_methods(vlm, images, served, 
     assert fired == [True] * COUNT
 
 
+@pytest.mark.slow
 def test_a_processor_of_the_folder_is_unchanged(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny.model_path(), folder)

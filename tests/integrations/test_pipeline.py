@@ -39,6 +39,7 @@ def _text(records: list[dict[str, Any]]) -> str:
     return records[0]["generated_text"].strip()
 
 
+@pytest.mark.slow
 def test_the_ordinary_pipeline_inside_a_block_says_what_vlm_says(vlm, asked):
     pipe = transformers.pipeline("image-text-to-text", model=vlm.model, processor=vlm.processor)
     changed = 0
@@ -54,6 +55,7 @@ def test_the_ordinary_pipeline_inside_a_block_says_what_vlm_says(vlm, asked):
     assert after == vlm.ask(image, question, max_new_tokens=24).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["crop-blend:weight=0.5", VAF(), "vanilla"])
 def test_our_task_says_what_vlm_says_and_reports(vlm, asked, method):
     pipe = airvlm.pipeline(vlm.model, processor=vlm.processor, method=method)

@@ -38,6 +38,7 @@ def _encode(vlm: VLM, images) -> list[torch.Tensor]:
     return vlm.parts.encode(vlm.parts.pixels(vlm.processor, images))
 
 
+@pytest.mark.slow
 def test_the_tokens_are_those_of_the_decoders_input(vlm):
     images = [load_image(scene.path) for scene in scenes("test")[:2]]
     images[1] = images[1].crop((0, 0, 300, 180)).resize((2400, 1440))  # large: cropped from a reduced copy

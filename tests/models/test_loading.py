@@ -289,6 +289,7 @@ def test_tiny_names_the_embedded_model() -> None:
     assert named.name == "tiny" and named.fingerprint == VLM.load(tiny.model_path()).fingerprint
 
 
+@pytest.mark.slow
 def test_the_ports_are_imported_only_when_asked_for() -> None:
     script = (
         "from airvlm.evaluation import Results\n"  # first of all, as the documents import it

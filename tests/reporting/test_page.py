@@ -66,6 +66,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> closes another tag"
 
 
+@pytest.mark.slow
 def test_the_page_is_well_formed_and_needs_nothing_besides_itself(page: Path) -> None:
     tags = Tags(page.read_text())
     assert tags.open == []
@@ -151,6 +152,7 @@ def test_a_run_that_failed_says_so_on_top(run: Results) -> None:
     assert "not answered" in text
 
 
+@pytest.mark.slow
 def test_several_runs_stand_side_by_side_and_caps_make_a_plot(run: Results, tmp_path: Path) -> None:
     longer = Results.load(small_run(tmp_path, max_new_tokens=128))
     report = Report.of([run, longer])
@@ -172,6 +174,7 @@ def test_every_plot_is_drawn(report: Report) -> None:
     assert all(svg.startswith("<svg") and "NaN" not in svg and "nan" not in svg for _, svg in report.figures)
 
 
+@pytest.mark.slow
 def test_report_is_the_same_twice(run: Results) -> None:
     assert report_html(Report.of([run])) == report_html(Report.of([run]))
 
@@ -197,6 +200,7 @@ def test_a_folder_without_a_run_is_one_clear_line(tmp_path: Path, capsys: pytest
     assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
 def test_in_a_browser_nothing_sticks_out_and_the_filter_works(page: Path, width: int) -> None:
     choose = """

@@ -27,6 +27,7 @@ def markers(svg: str) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r'<use [^>]*x="([-\d.]+)" y="([-\d.]+)"', svg)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), st.text(max_size=20))
 def test_any_points_under_any_name_give_a_plot_that_parses(points, name):

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import pytest
 from PIL import Image
 
 from airvlm import cli
@@ -21,6 +22,7 @@ def test_an_address_that_others_reach_needs_a_key(capsys) -> None:
     assert "--api-key" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_stop_under_load_loses_no_accepted_request(tmp_path) -> None:
     command = [sys.executable, "-m", "airvlm", "serve", "--model", "tiny", "--port", "0", "--max-batch", "2"]
     with serving(command, tmp_path / "log") as server:

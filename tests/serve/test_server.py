@@ -166,6 +166,7 @@ def test_a_request_without_an_image_is_answered_without_the_method(client: opena
     assert "no image" in report["reason"]
 
 
+@pytest.mark.slow
 def test_greedy_is_the_default_and_a_seed_means_the_same_every_time(
     client: openai.OpenAI, images: list[Image.Image]
 ) -> None:
@@ -224,6 +225,7 @@ def test_log_probabilities_stream_with_their_tokens(
     assert sum(bool(chunk.logprobs) for chunk in chunks if chunk.delta.content) == len(texts) > 3
 
 
+@pytest.mark.slow
 def test_two_hundred_requests_of_sixteen_clients_get_their_own_answers(
     client: openai.OpenAI, vlm: VLM, images: list[Image.Image]
 ) -> None:
@@ -241,6 +243,7 @@ def test_two_hundred_requests_of_sixteen_clients_get_their_own_answers(
     assert answers == [(known[k].text, f) for k, f in zip(asked, fired, strict=True)]
 
 
+@pytest.mark.slow
 def test_the_async_client_works_and_requests_run_together(
     serve: Callable[..., Any], vlm: VLM, images: list[Image.Image]
 ) -> None:
@@ -262,6 +265,7 @@ def test_the_async_client_works_and_requests_run_together(
     assert 'airvlm_fired_total{method="crop-blend"} 6.0' in counted
 
 
+@pytest.mark.slow
 def test_a_full_queue_answers_429_and_says_when_to_come_back(
     serve: Callable[..., Any], images: list[Image.Image]
 ) -> None:
@@ -315,6 +319,7 @@ def test_a_prefill_for_a_client_that_has_left_is_not_started(
         assert max(lengths) == 77  # the longer prompts were never seen
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_stops_its_answer(serve: Callable[..., Any], vlm: VLM, images: list[Image.Image]) -> None:
     steps = []
     real = vlm.model.forward

@@ -93,6 +93,7 @@ def writer(path: Path, n: int, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.slow
 def test_writers_killed_at_random_moments_leave_whole_lines_and_nothing_locked(tmp_path):
     path, rng = tmp_path / "a.jsonl", random.Random(3)
     for _ in range(3):

@@ -26,6 +26,7 @@ from tests.tasks.conftest import LABELS
 ANSWERS = "clearsight_vaf_llava7b_coco_random_answers.jsonl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parser", ["strict", "rucaibox", "llava", "opera", "vcd", "clearsight"])
 def test_real_answers_score_as_published(parser: str) -> None:
     scores = score_file(

@@ -128,6 +128,7 @@ def test_trained_tokens_converge_in_few_updates(trained, eps, updates):
     assert T.iterations.amax(-1).median() <= updates  # the slowest crop of the median image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.03, 0.1])
 def test_pot_agrees_on_trained_tokens_to_1e_4(trained, eps):
     costs = trained[:2, ::6].flatten(0, 1)
