@@ -61,8 +61,8 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 # methods and controls on the embedded emoji model; an interrupted run is resumed
-METHODS := crop-blend air:keep=3 air-memory:keep=3 memvr vaf vcd crop-blend:num_prototypes=24 crop-blend:keep=6 \
-	random-crops(crop-blend:keep=6) farthest-crops(crop-blend:keep=6) shrunk-crops(crop-blend) \
+METHODS := crop-blend air:keep=3 air-memory:keep=3 memvr vaf vcd crop-blend:num_prototypes=24 crop-blend:keep=2 \
+	random-crops(crop-blend:keep=2) farthest-crops(crop-blend:keep=2) shrunk-crops(crop-blend) \
 	other-image(crop-blend) noisy-crops(crop-blend) mean-token(crop-blend)
 ASKED := crop-blend air:keep=3 memvr vaf vcd other-image(crop-blend) mean-token(crop-blend)
 results: $(STAMP)
