@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scene": ("airvlm.cli.scene:scene", "Draw an emoji scene for the model tiny, with its ground truth."),
     "evaluate": ("airvlm.cli.evaluate:evaluate", "Run benchmarks under methods and keep the answers."),
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
+    "data": ("airvlm.cli.data:data", "List, fetch, locate and verify the benchmarks' data."),
     "report": ("airvlm.cli.report:report", "Write tables and a page from stored answers."),
     "calibrate": ("airvlm.cli.calibrate:calibrate", "Find the method and options that help your model."),
     "analyze": ("airvlm.cli.analyze:analyze", "Measure a model's visual tokens, layers, crops and distances."),

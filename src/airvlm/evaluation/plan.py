@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from airvlm.data import find_data
 from airvlm.evaluation.store import Json, RecordKey, digest
 from airvlm.inputs.images import load_image
 from airvlm.tasks import load_task
@@ -107,6 +108,8 @@ class TaskSpec:
             if objects and limit and limit > OWN_IMAGES:
                 fields["count"] = limit
             options = ({"variant": variant} if variant else {}) | ({"options": fields} if fields else {})
+            if objects is None:
+                data = find_data(task, data, split=split, variant=variant)
             task = load_task(task, data, variant=variant, **fields)
         elif not isinstance(task, Task):
             raise TypeError(f"{task!r} is not a task: give a name, or an object of a class derived from airvlm's Task")
