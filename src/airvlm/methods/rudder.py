@@ -4,8 +4,8 @@ In prefill, the attention outputs of one layer are pooled over the prompt into a
 step that layer's attention output is moved along v, by a gate that is larger where the state already points that way:
 g = softplus(k s + c) / (softplus(k s + c) + softplus(-k s + c)), s = cos(h, v). `gate=False` is RUDDER-Add, g = 1.
 
-The paper's strength is a length (20 in layer 30 of LLaVA-1.5-7B); here it is a share of the prompt's median |h|, so
-that it means the same in every model. No code is public that was compared with this.
+The paper's strength is a length (20 in layer 30 of LLaVA-1.5-7B), which `absolute=True` takes as it is; otherwise it is
+a share of the prompt's median |h|, so that it means the same in every model. No public code was compared with this.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class RUDDER(SteeringMethod):
     strength: float = option(
         0.2, "length that is added, as a share of the prompt's median state; 0 is off", low=0, off=0, search=(0.05, 0.5)
     )
+    absolute: bool = option(False, "strength is a length, as in the paper: 20 for LLaVA-1.5-7B")
     layer: int | None = option(None, "decoder layer that is read and written; none is layer 30 of 32, scaled", low=0)
     gate: bool = option(True, "add more where the state already points along the direction (RUDDER-Beta)")
     k: float = option(5.0, "steepness of the gate", low=0)
@@ -71,11 +72,6 @@ class _Rudder(SteeringIntervention):
         self.residual_layers = [self.layer - 1]  # the layer's input
         self._h: Tensor | None = None  # (B, L, d)
         self._scale: Tensor | None = None  # (batch_size, 1, 1)
-        self._gates: Tensor | None = None  # (batch_size,) sum of gates
-
-    def on_pass(self, fp: ForwardPass) -> None:
-        if fp.is_prefill:
-            self._gates = None
 
     def residual(self, fp: ForwardPass, layer: int, h: Tensor) -> None:
         self._h = h
@@ -99,7 +95,8 @@ class _Rudder(SteeringIntervention):
         pooled = (own * weight * (norm(own) if self.method.pool == "weighted" else 1)).sum(1)
         self.directions = {self.layer: unit(pooled)}
         length = norm(self._h[:: fp.beams]).masked_fill(weight == 0, torch.nan)  # (batch_size, L, 1)
-        self._scale = self.method.strength * length.nanmedian(1, keepdim=True).values  # (batch_size, 1, 1)
+        median = length.nanmedian(1, keepdim=True).values  # (batch_size, 1, 1)
+        self._scale = self.method.strength * (torch.ones_like(median) if self.method.absolute else median)
 
     def apply(self, fp: ForwardPass, layer: int, y: Tensor) -> Tensor | None:
         if self._scale is None or (fp.is_prefill and fp.first_generated + 1 >= fp.length):
