@@ -33,7 +33,7 @@ _MODULES = {
         AIR AIRMemory Artifact AttentionMethod CIPHER Composed ContrastiveMethod CropBlend CutOff DeCo DoLa
         EOSBias FarthestCrops FeedForwardMethod HeadMethod LensMethod LogitsMethod LoopMethod M3ID MeanToken
         MemVR Method NoisyCrops Nullu OtherImage PAI RUDDER RandomCrops ReAskMethod SID ShrunkCrops
-        SteeringMethod VAF VCD VISTA VisualTokenMethod YesBias get_method list_methods option
+        SteeringMethod VAF VCD VISTA VTI VisualTokenMethod YesBias get_method list_methods option
     """,
     "airvlm.vlm": "VLM Answer",
     "airvlm.evaluation.evaluate": "evaluate",

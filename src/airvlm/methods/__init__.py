@@ -31,6 +31,7 @@ from airvlm.methods.templates import (
 from airvlm.methods.vaf import VAF
 from airvlm.methods.vcd import VCD
 from airvlm.methods.vista import VISTA
+from airvlm.methods.vti import VTI
 
 __all__ = [
     "AIR",
@@ -43,6 +44,7 @@ __all__ = [
     "VAF",
     "VCD",
     "VISTA",
+    "VTI",
     "AIRMemory",
     "Artifact",
     "AttentionMethod",

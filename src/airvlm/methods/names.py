@@ -26,7 +26,7 @@ __all__ = ["METHODS", "build_method", "get_method", "list_methods", "parse_metho
 MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
     *("vaf", "pai"),  # attention
-    *("memvr", "rudder", "vista"),  # hidden states
+    *("memvr", "rudder", "vista", "vti"),  # hidden states
     *("vcd", "m3id", "sid", "deco", "dola"),  # logits
     *("nullu",),  # weights
     *("biases", "controls"),
