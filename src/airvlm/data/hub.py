@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -117,7 +118,9 @@ class HubRepository:
         """The rows of a split, one by one, as dicts."""
         paths = self.find_split(split, config)
         parquet = _import_parquet()
-        if self.snapshot is None:
+        if self.snapshot is not None:
+            _check_shards(self.name, paths)
+        else:
             size = self.count_bytes(paths)
             say(f"{self.name} on the hub: {len(paths)} files, {size / 1e6:.1f} MB")
             check_room(_find_cache(), size)
@@ -204,18 +207,27 @@ def _open(name: str) -> HubRepository:
 
 
 def _open_offline(name: str) -> HubRepository:
-    hub = import_module("huggingface_hub")
-    try:
-        # without a pattern that matches, the hub would ask for every file of the data set
-        place = hub.snapshot_download(
-            name, repo_type="dataset", cache_dir=_get_cache(), local_files_only=True, allow_patterns=["README.md"]
-        )
-    except (OSError, ValueError):
-        raise DataUnreachable(f"HF_HUB_OFFLINE is set, and the hub's data set {name} is not in its cache") from None
-    folder = Path(place)
-    files = {str(p.relative_to(folder)): Checks() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """What the hub's cache has of a data set: the commit of its main branch, or else the latest that was used."""
+    hub = import_module("huggingface_hub.file_download")
+    place = _find_cache() / hub.repo_folder_name(repo_id=name, repo_type="dataset")
+    snapshots = sorted((place / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
+    if not snapshots:
+        raise DataUnreachable(f"HF_HUB_OFFLINE is set, and the hub's data set {name} is not in its cache")
+    main = place / "refs" / "main"
+    current = place / "snapshots" / (main.read_text().strip() if main.is_file() else "none")
+    folder = current if current.is_dir() else snapshots[-1]
+    files = {path.relative_to(folder).as_posix(): Checks() for path in sorted(folder.rglob("*")) if path.is_file()}
     card = _read_card(folder / "README.md") if "README.md" in files else {}
     return HubRepository(name, folder.name, files, folder, card)
+
+
+def _check_shards(name: str, paths: Sequence[str]) -> None:
+    """Refuse a cache that has only some of the files NAME-00000-of-00003.parquet, ..."""
+    totals = [int(found[1]) for path in paths if (found := re.search(r"-of-(\d+)\b", path))]
+    if totals and len(totals) < max(totals):
+        raise DataUnreachable(
+            f"HF_HUB_OFFLINE is set, and the cache has {len(totals)} of {max(totals)} files of the data set {name}"
+        )
 
 
 def _read_card(path: Path) -> dict[str, Any]:
