@@ -9,6 +9,7 @@ from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherI
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.deco import DeCo
 from airvlm.methods.dola import DoLa
+from airvlm.methods.icd import ICD
 from airvlm.methods.m3id import M3ID
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
@@ -36,6 +37,7 @@ from airvlm.methods.vti import VTI
 __all__ = [
     "AIR",
     "CIPHER",
+    "ICD",
     "M3ID",
     "METHODS",
     "PAI",

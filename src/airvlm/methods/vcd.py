@@ -17,8 +17,8 @@ from torch import Tensor
 
 from airvlm.methods.base import option
 from airvlm.methods.noise import add_noise
-from airvlm.methods.templates.contrastive import ContrastiveIntervention, ContrastiveMethod
-from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
+from airvlm.methods.templates.contrastive import ContrastiveIntervention, ContrastiveMethod, OnlySampling
+from airvlm.runtime.intervention import Context, ForwardPass, Intervention
 from airvlm.runtime.streams import Stream
 
 __all__ = ["VCD"]
@@ -66,20 +66,4 @@ class VCD(ContrastiveMethod):
         return 1 + self.alpha, -self.alpha
 
     def start(self, context: Context) -> Intervention:
-        return _OnlySampling(self, context) if self.faithful else ContrastiveIntervention(self, context)
-
-
-class _OnlySampling(ContrastiveIntervention):
-    """The published code replaces `sample` alone: greedy decoding and beams are not changed."""
-
-    sampling = True  # or a plain pass
-
-    def on_call(self, call: GenerateCall) -> None:
-        super().on_call(call)
-        self.sampling = bool(call.option("do_sample", False))
-
-    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
-        return super().logits(fp, logits) if self.sampling else None
-
-    def inactive_reason(self, row: int | None) -> str:
-        return "tokens are not sampled, where the published code does nothing (faithful=True)"
+        return OnlySampling(self, context) if self.faithful else ContrastiveIntervention(self, context)

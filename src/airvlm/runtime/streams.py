@@ -167,6 +167,7 @@ class Stream:
         self._cache: Any = None
         self._given: dict[str, Any] = {}  # image inputs of the current call
         self._other: dict[str, Any] = {}  # those of the stream
+        self._sizes: dict[str, Any] = {}  # image inputs without pixels: what positions of image tokens depend on
         self._padding: Tensor | None = None  # (batch_size, prompt) attention mask of the generate call
         self._total = 0  # tokens of the main sequence so far
         self._prompt = 0  # of these, prompt tokens
@@ -194,6 +195,8 @@ class Stream:
         given = {n: arguments[n] for n in self._image_names if arguments.get(n) is not None}
         if "pixel_values" in given:
             self._given, self._other = given, {}
+        if sizes := {n: v for n, v in given.items() if n != "pixel_values"}:
+            self._sizes = sizes
 
     def logits(self, fp: ForwardPass) -> Tensor:
         """The stream's logits of this pass, (B, L', V): aligned with the model's at the end."""
@@ -268,7 +271,7 @@ class Stream:
             logits: Tensor = out.logits
             return logits
         inputs = self._edited(fp)
-        positions = self._first_positions(inputs)
+        positions = self._first_positions(inputs, fp)
         cached = fp.inputs.get("use_cache") is not False
         visual = inputs["input_ids"] == self.parts.image_token_id
         out = self._run({**inputs, "position_ids": positions, "use_cache": cached, **more}, visual)
@@ -291,15 +294,17 @@ class Stream:
         self._suffix = edited.pop("common_suffix")
         return edited
 
-    def _first_positions(self, inputs: dict[str, Any]) -> Tensor:
+    def _first_positions(self, inputs: dict[str, Any], fp: ForwardPass) -> Tensor:
         """Positions of a prompt as generate computes them, for every family; its state on the module is put back."""
+        # Encoded images come without their sizes, and sizes are given once per row: copies of a row are placed alike.
+        own = {**self._sizes, **_beam(inputs, fp, 0)} if self._sizes else inputs
         kept = vars(self._base).get("rope_deltas")
         try:
-            positions: Tensor = self.model._prepare_position_ids_for_generation(inputs["input_ids"], dict(inputs))
+            positions: Tensor = self.model._prepare_position_ids_for_generation(own["input_ids"], dict(own))
         finally:
             if "rope_deltas" in vars(self._base):
                 self._base.rope_deltas = kept
-        return positions
+        return positions.repeat_interleave(len(inputs["input_ids"]) // positions.shape[-2], -2)
 
     # -- running
 

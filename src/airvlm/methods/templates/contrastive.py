@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from airvlm.runtime.attention import use_own_attention
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention, token_chunks
 from airvlm.runtime.streams import Stream
 
-__all__ = ["ContrastiveIntervention", "ContrastiveMethod", "combine"]
+__all__ = ["ContrastiveIntervention", "ContrastiveMethod", "OnlySampling", "combine"]
 
 Weight = float | Tensor  # one for all, or per position: broadcastable to (B, L, 1)
 
@@ -31,6 +31,8 @@ Weight = float | Tensor  # one for all, or per position: broadcastable to (B, L,
 @dataclass(frozen=True)
 class ContrastiveMethod(Method):
     """Combines the logits of the model with those of extra streams."""
+
+    site: ClassVar[str] = "logits"
 
     def streams(self, context: Context) -> Sequence[Stream]:
         """The extra streams of one session."""
@@ -162,3 +164,19 @@ class ContrastiveIntervention(Intervention):
         if self._flips is None or self._moved is None or self._cut is None:
             return {}
         return {"flips": self._flips, "moved": self._moved, "cut": self._cut}
+
+
+class OnlySampling(ContrastiveIntervention):
+    """For published code that replaces `sample` alone: greedy decoding and beams are not changed."""
+
+    sampling = True  # or a plain pass
+
+    def on_call(self, call: GenerateCall) -> None:
+        super().on_call(call)
+        self.sampling = bool(call.option("do_sample", False))
+
+    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
+        return super().logits(fp, logits) if self.sampling else None
+
+    def inactive_reason(self, row: int | None) -> str:
+        return "tokens are not sampled, where the published code does nothing (faithful=True)"
