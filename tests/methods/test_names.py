@@ -57,6 +57,8 @@ def values(hint: Any, facts: Any) -> st.SearchStrategy[Any]:
         return st.integers(int(low), int(high))
     if hint is float:
         return st.floats(low, high, exclude_min="above" in facts)
+    if hint is str:
+        return st.sampled_from(("made.safetensors", "folder/made.safetensors", ""))
     assert hint is NoneType, hint
     return st.none()
 

@@ -108,7 +108,7 @@ def test_a_method_is_disabled_when_all_its_switches_are_off() -> None:
 
     assert Knobs().disabled_reason is None and Knobs(gain=0).disabled_reason == "its gain is 0"
     assert VAF(enhance=0.0).disabled_reason is None
-    assert VAF(enhance=0.0, suppress=0.0).disabled_reason == "its enhance and suppress are 0"
+    assert VAF(enhance=0.0, suppress=0.0).disabled_reason == "its enhance is 0 and its suppress is 0"
     assert CropBlend(weight=0.0).disabled_reason == "its weight is 0"
     assert AIR(strength=0.0).disabled_reason == "its strength is 0"
     assert AIR(strength=None).disabled_reason is None and MemVR().disabled_reason is None

@@ -35,9 +35,9 @@ def test_images_may_be_flat_nested_or_without_the_rows_that_have_none() -> None:
 
 
 def test_a_wrong_number_of_images_says_how_to_give_them() -> None:
-    with pytest.raises(ValueError, match="2 entries for a batch of 4 rows"):
+    with pytest.raises(ValueError, match="4 images, and images= has 2"):
         generate("llava", CropBlend(), [small_models.sample_image(1), small_models.sample_image(2)])
-    with pytest.raises(ValueError, match="row 2 has image tokens"):
+    with pytest.raises(ValueError, match="4 images, and images= has 2"):
         generate("llava", CropBlend(), [small_models.sample_image(1), None, [], small_models.sample_image(2)])
 
 
