@@ -14,6 +14,11 @@ if _TYPE_CHECKING:
     from airvlm import tiny as tiny
     from airvlm.evaluation.evaluate import evaluate as evaluate
     from airvlm.evaluation.results import Results as Results
+    from airvlm.inputs.remember import unwrap as unwrap
+    from airvlm.inputs.remember import wrap as wrap
+    from airvlm.integrations.attach import attach as attach
+    from airvlm.integrations.attach import attached as attached
+    from airvlm.integrations.attach import detach as detach
     from airvlm.integrations.pipeline import pipeline as pipeline
     from airvlm.methods import *  # noqa: F403
     from airvlm.models.parts import ModelParts as ModelParts
@@ -30,10 +35,10 @@ __version__ = "0.1.0"
 # public name -> the module that defines it
 _MODULES = {
     "airvlm.methods": """
-        AIR AIRMemory Artifact AttentionMethod CIPHER Composed ContrastiveMethod CropBlend CutOff DeCo DoLa EOSBias
-        FarthestCrops FeedForwardMethod HeadMethod ICD LensMethod LogitsMethod LoopMethod M3ID MeanToken MemVR Method
-        NoisyCrops Nullu OtherImage PAI RUDDER RandomCrops ReAskMethod SID ShrunkCrops SteeringMethod VAF VCD VISTA VTI
-        VisualTokenMethod YesBias get_method list_methods option
+        AIR AIRMemory Artifact AttentionMethod CIPHER Composed ContrastiveMethod CropBlend CutOff DeCo DoLa ED
+        EOSBias FarthestCrops FeedForwardMethod HeadMethod ICD LensMethod LogitsMethod LoopMethod M3ID MeanToken
+        MemVR Method NoisyCrops Nullu OtherImage PAI RITUAL RUDDER RandomCrops ReAskMethod SID ShrunkCrops
+        SteeringMethod VAF VCD VISTA VTI VisualTokenMethod YesBias get_method list_methods option
     """,
     "airvlm.vlm": "VLM Answer",
     "airvlm.evaluation.evaluate": "evaluate",
@@ -41,11 +46,13 @@ _MODULES = {
     "airvlm.tasks": "load_task",
     "airvlm.report": "Report",
     "airvlm.runtime.session": "MethodInactiveWarning MethodNotApplied ModelInUseError",
-    "airvlm.runtime.row_images": "WrongImages",
+    "airvlm.runtime.image_check": "ImagesNotCheckedWarning WrongImages",
     "airvlm.runtime.intervention": "Context ForwardPass Intervention",
     "airvlm.models.parts": "ModelParts UnsupportedModel",
     "airvlm.models.loading": "LoadError",
     "airvlm.inputs.images": "BadImage",
+    "airvlm.inputs.remember": "unwrap wrap",
+    "airvlm.integrations.attach": "attach attached detach",
     "airvlm.integrations.pipeline": "pipeline",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -54,6 +54,7 @@ class Report:
     rows: tuple[Report, ...] = ()
     parts: tuple[Report, ...] = ()  # one report per method of a composition
     expected: bool = False  # not acting is what its options say (strength 0): nothing to warn about
+    images_not_checked: str | None = None  # why `images=` could not be compared with what the model was given
     extra: Mapping[str, Any] = field(default_factory=dict)  # values that only one method has
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +99,7 @@ class Report:
             seconds={k: sum(r.seconds.get(k, 0.0) for r in reports) for r in reports for k in r.seconds},
             parts=tuple(Report.merge(same) for same in zip(*(r.parts for r in reports), strict=True)),
             expected=all(report.expected for report in reports),
+            images_not_checked=next((r.images_not_checked for r in reports if r.images_not_checked is not None), None),
         )
 
     def __str__(self) -> str:
@@ -124,6 +126,8 @@ class Report:
             parts.append(f"norm ratio {self.norm_ratio.mean:.3f} (max {self.norm_ratio.max:.3f})")
         if self.seconds:
             parts.append(", ".join(f"{k} {v:.3f} s" for k, v in self.seconds.items()))
+        if self.images_not_checked is not None:
+            parts.append(f"images not checked ({self.images_not_checked})")
         return ", ".join([" ".join(parts[:3]), *parts[3:]])
 
     def __repr__(self) -> str:

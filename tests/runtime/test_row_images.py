@@ -7,8 +7,10 @@ import torch
 from PIL import Image
 
 from airvlm.methods import VAF, CropBlend
-from airvlm.runtime.row_images import WrongImages, _assign_rows, split_positions
+from airvlm.runtime.image_check import ImagesNotCheckedWarning, WrongImages
+from airvlm.runtime.row_images import _assign_rows, split_positions
 from airvlm.testing import small_models
+from airvlm.testing.small_configs import IMAGE_PROCESSORS
 from tests.all_families import FAMILIES
 
 
@@ -128,3 +130,135 @@ def test_the_comparison_can_be_turned_off() -> None:
     with BLEND(model, processor, images=[small_models.sample_image(2)], check_images=False) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.fired
+
+
+# -- images of another shape, too few, too many
+
+
+def ask_about(family: str, *images: Any) -> tuple[Any, Any, Any]:
+    """A model, its processor, and the inputs of one question about all of these images."""
+    model, processor = small_models.shared_model(family)
+    text = "USER: " + "<image> " * len(images) + "is there a fork ? ASSISTANT:"
+    return model, processor, dict(small_models.build_inputs(processor, [(text, list(images))]))
+
+
+ONE = small_models.sample_image(1)
+OTHER_SHAPES = (
+    small_models.sample_image(3, (200, 30)),
+    Image.new("RGB", (300, 40)),
+    small_models.sample_image(4, (40, 64)),
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_image_of_another_shape_is_refused(family: str) -> None:
+    model, processor, batch = ask_about(family, ONE)
+    for other in OTHER_SHAPES:
+        with pytest.raises(WrongImages, match="not the images that the model was given"):
+            with BLEND(model, processor, images=[other]):
+                model.generate(**batch, **GREEDY)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_too_few_and_too_many_images_are_refused(family: str) -> None:
+    wide = small_models.sample_image(5, (200, 30))
+    for shown in ([ONE, small_models.sample_image(2)], [ONE, wide]):
+        model, processor, batch = ask_about(family, *shown)
+        for given in ([shown[0]], [shown[1]], [wide.rotate(90)], [*shown, shown[0]], [*shown, shown[1]]):
+            with pytest.raises(WrongImages):
+                with BLEND(model, processor, images=given):
+                    model.generate(**batch, **GREEDY)
+        with BLEND(model, processor, images=shown) as run:
+            model.generate(**batch, **GREEDY)
+        assert run.report.fired
+    model, processor, batch = ask_about(family, ONE)
+    for given in ([ONE, wide], [ONE, ONE], [wide, ONE]):
+        with pytest.raises(WrongImages):
+            with BLEND(model, processor, images=given):
+                model.generate(**batch, **GREEDY)
+
+
+def test_the_numbers_are_told() -> None:
+    model, processor, batch = ask_about("qwen2_5_vl", ONE, small_models.sample_image(2))
+    with pytest.raises(WrongImages, match=r"the inputs show 2 images, and images= has 1\..*check_images=False"):
+        with BLEND(model, processor, images=[ONE]):
+            model.generate(**batch, **GREEDY)
+
+
+def test_one_wrong_image_among_many_is_found() -> None:
+    seeds = list(range(40))
+    model, processor, batch = build_question("llava", *seeds)
+    wrong = [small_models.sample_image(seed) for seed in seeds]
+    wrong[-1] = small_models.sample_image(99)
+    with pytest.raises(WrongImages):
+        with BLEND(model, processor, images=wrong):
+            model.generate(**batch, **GREEDY)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_images_given_to_another_row_are_refused(family: str) -> None:
+    model, processor = small_models.shared_model(family)
+    A, B, C = (small_models.sample_image(seed) for seed in (1, 2, 3))
+    rows = [("USER: <image> <image> what ASSISTANT:", [A, B]), ("USER: <image> is there a fork ? ASSISTANT:", [C])]
+    batch = dict(small_models.build_inputs(processor, rows))
+    with pytest.raises(WrongImages, match="for row 0"):
+        with BLEND(model, processor, images=[[A], [B, C]]):
+            model.generate(**batch, **GREEDY)
+    with BLEND(model, processor, images=[[A, B], [C]]) as run:
+        model.generate(**batch, **GREEDY)
+    assert run.report.fired
+
+
+def build_processor(family: str, **settings: Any) -> Any:
+    """A family's processor with other settings of its image processor."""
+    processor = small_models.SmallProcessor(family, small_models.shared_model(family)[0])
+    processor.image_processor = type(processor.image_processor)(**{**IMAGE_PROCESSORS[family][1], **settings})
+    return processor
+
+
+PAN = {"pan_and_scan_min_crop_size": 8, "pan_and_scan_max_num_crops": 2, "pan_and_scan_min_ratio_to_activate": 1.2}
+OTHER_SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # the processor's, and those of the call
+    ("qwen2_vl", {}, {"size": {"shortest_edge": 16 * 16, "longest_edge": 32 * 64}}),
+    ("glm4v", {}, {"size": {"shortest_edge": 16 * 16, "longest_edge": 48 * 64}}),
+    ("internvl", {}, {"max_patches": 6}),
+    ("gemma3", PAN, {"do_pan_and_scan": True}),
+    ("smolvlm", {}, {"do_image_splitting": False}),
+    ("mistral3", {}, {"size": {"longest_edge": 16}}),
+]
+
+
+@pytest.mark.parametrize(("family", "own", "call"), OTHER_SETTINGS, ids=[family for family, *_ in OTHER_SETTINGS])
+def test_other_settings_of_the_processor_are_not_taken_for_another_image(
+    family: str, own: dict[str, Any], call: dict[str, Any]
+) -> None:
+    image = small_models.sample_image(6, (120, 40))
+    model, processor = small_models.shared_model(family)[0], build_processor(family, **own)
+    rows = [("USER: <image> is there a fork ? ASSISTANT:", [image])]
+    batch = dict(small_models.build_inputs(build_processor(family, **own, **call), rows))
+    usual = dict(small_models.build_inputs(processor, rows))
+    assert batch["pixel_values"].shape != usual["pixel_values"].shape, "the settings change nothing"
+    with BLEND(model, processor, images=[image]) as run:
+        model.generate(**batch, **GREEDY)
+    assert run.report.fired
+    with pytest.raises(WrongImages):
+        with BLEND(model, processor, images=[small_models.sample_image(7, (120, 40))]):
+            model.generate(**batch, **GREEDY)
+
+
+def test_what_cannot_be_compared_is_said_once() -> None:
+    wide = small_models.sample_image(1, (200, 30))  # several tiles, whose features do not tell which image they are of
+    model, processor, batch = ask_about("internvl", wide)
+    with torch.no_grad():
+        encoded = model.base_model.get_image_features(batch["pixel_values"], return_dict=True)
+    features = {k: v for k, v in batch.items() if k != "pixel_values"} | {"mm_encoder_outputs": {"image": encoded}}
+    with pytest.warns(ImagesNotCheckedWarning, match="features") as told:
+        with BLEND(model, processor, images=[wide]) as run:
+            for _ in range(2):
+                model.generate(**{**features, "mm_encoder_outputs": {"image": encoded}}, **GREEDY)
+    assert sum(issubclass(one.category, ImagesNotCheckedWarning) for one in told) == 1
+    assert "features" in str(run.report.images_not_checked)
+    assert "images not checked" in str(run.report)
+    assert all(report.images_not_checked for report in run.reports)
+    with BLEND(model, processor, images=[wide]) as run:
+        model.generate(**batch, **GREEDY)
+    assert run.report.images_not_checked is None

@@ -71,6 +71,11 @@ class ActiveContexts:
             contexts._replace_generate()
         return contexts
 
+    @classmethod
+    def of(cls, model: nn.Module) -> ActiveContexts | None:
+        """The sessions that are open on this model, in any thread; None if there are none."""
+        return _OPEN.get(id(model))
+
     def leave(self, session: OpenSession) -> str | None:
         """Close a session, in any order. Returns a message if that stopped a call that was still running."""
         with _LOCK:

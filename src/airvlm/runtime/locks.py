@@ -76,6 +76,12 @@ class ModelLock:
         return ticket
 
     @property
+    def is_mine(self) -> bool:
+        """Whether the current thread has the model."""
+        with self._lock:
+            return bool(self._queue) and self._queue[0].thread is threading.current_thread()
+
+    @property
     def waiting(self) -> int:
         """Calls that have the model or wait for it."""
         return len(self._queue)

@@ -1,10 +1,12 @@
-"""Which images each batch row shows, where their visual tokens are, and whether they are what the model was given.
+"""Which images each batch row shows, and where their visual tokens are.
 
-Brings together `images=` (or the model's own pixel tensor) and the image tokens of one prefill.
+Brings together `images=` (or what a wrapped processor remembers, or the model's own pixel tensor) and the image tokens
+of one prefill.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +16,14 @@ from PIL import Image
 from torch import Tensor
 
 from airvlm.inputs.images import LoadedImage, content_key, read_image
+from airvlm.inputs.remember import remembered_images
 from airvlm.models.parts import ModelParts
+from airvlm.runtime.image_check import ImagesNotCheckedWarning, WrongImages, check_images, check_rows
 from airvlm.runtime.intervention import ForwardPass
 
-__all__ = ["AnyImage", "ImageTokens", "RowImage", "RowImages", "WrongImages", "split_positions"]
+__all__ = ["AnyImage", "ImageTokens", "RowImage", "RowImages", "split_positions"]
 
 AnyImage = Image.Image | Tensor  # an original, or the (3, H, W) pixels that the model gets
-TOLERANCE = 0.05  # mean difference of normalized pixels (4 between black and white): half precision, resampling
-UNLIKE = 0.5  # features with a lower cosine are of another image
-
-
-class WrongImages(ValueError):
-    """`images=` are not the images that the model was given."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class ImageTokens:
 
 
 class RowImages:
-    """The images of a session: as the caller gave them, or those of the model's own pixel tensor.
+    """The images of a session: as the caller gave them, as a wrapped processor remembers them, or the model's pixels.
 
     Args:
         name: the method's name, for errors.
@@ -54,6 +52,9 @@ class RowImages:
         processor: of the model.
         images: as the caller gave them: one image, a list of images, or a list per batch row.
         check: compare `images` with what the model is given.
+
+    Attributes:
+        not_checked: why the images of the latest call could not be compared; None if they were, or need not be.
     """
 
     def __init__(self, name: str, parts: ModelParts, processor: Any, images: Any, *, check: bool) -> None:
@@ -63,7 +64,10 @@ class RowImages:
         self.check = check
         self._pixels: Tensor | None = None  # of the current generate call
         self._split: tuple[Tensor, list[RowImage]] | None = None  # a pixel tensor, kept alive, and its images
+        self._remembered: tuple[Tensor, list[list[RowImage]]] | None = None  # a pixel tensor and its images
         self._checked: tuple[Any, Any] | None = None  # images and pixels that were compared, kept alive
+        self._warned = False
+        self.not_checked: str | None = None
         self.set(images)
 
     def set(self, images: Any) -> None:
@@ -73,9 +77,11 @@ class RowImages:
 
     @property
     def given(self) -> list[list[RowImage]] | None:
-        """`images=`, read when a method first asks for them."""
+        """`images=`, read when a method first asks for them; without them what the processor remembers."""
         if self._loaded is None and self.given_images is not None:
             self._loaded = _load_rows(self.given_images)
+        if self._loaded is None and self._remembered is not None:
+            return self._remembered[1]
         return self._loaded
 
     def start_call(self, arguments: Mapping[str, Any]) -> None:
@@ -84,6 +90,7 @@ class RowImages:
         Refuses a call with image tokens whose images are not available, or are not those of `images=`.
         """
         self._pixels = arguments.get("pixel_values")
+        self._recall(self._pixels)
         if self.check:
             self._compare(arguments)
         if self.given is None and not (self.parts.plain_pixels and self._pixels is not None):
@@ -116,9 +123,11 @@ class RowImages:
         return found
 
     def _by_row(self, counts: list[int], fp: ForwardPass) -> list[list[RowImage]]:
-        if self.given is not None:
-            if self.check and not fp.generating:  # a plain pass brings its own pixels
+        if not fp.generating:  # a plain pass brings its own pixels
+            self._recall(fp.inputs.get("pixel_values"))
+            if self.check:
                 self._compare(fp.inputs)
+        if self.given is not None:
             return _assign_rows(self.given, counts)
         pixels = self._pixels if fp.generating else fp.inputs.get("pixel_values")
         if not self.parts.plain_pixels or pixels is None or pixels.dim() != 4:
@@ -137,59 +146,53 @@ class RowImages:
     def _raise_missing(self) -> None:
         raise ValueError(
             f"{self.name} needs the original images, and {self.parts.family} does not provide them as a plain pixel "
-            "tensor here. Pass them: method(model, processor, images=[one or more per row])"
+            "tensor here. Make the inputs by airvlm.wrap(processor), which remembers them, or pass them: "
+            "method(model, processor, images=[one or more per row])"
         )
 
     # -- are they what the model was given?
 
+    def _recall(self, pixels: Any) -> None:
+        """Take the images that a wrapped processor remembers of these pixels, if it made them."""
+        if self._remembered is not None and self._remembered[0] is pixels:
+            return
+        rows = None if self.processor is None else remembered_images(pixels)  # crops need the processor
+        self._remembered = None if rows is None else (pixels, _load_rows(rows))
+
     def _compare(self, arguments: Mapping[str, Any]) -> None:
-        """Raise if `images=` are certainly not the images of the call."""
-        pixels, features = arguments.get("pixel_values"), arguments.get("mm_encoder_outputs")
-        what = pixels if pixels is not None else features
-        if self.given is None or self.processor is None or what is None:
+        """Raise if `images=` are certainly not the images of the call; note it if that cannot be found out."""
+        pixels = arguments.get("pixel_values")
+        what = pixels if pixels is not None else arguments.get("mm_encoder_outputs")
+        if self.given_images is None or self.given is None or what is None:
             return
         if self._checked is not None and self._checked[0] is self.given and self._checked[1] is what:
             return
-        images: list[Any] = [image.pixels for row in self.given for image in row]
-        if pixels is not None:
-            same = _same_pixels(self.processor, images, self.given, pixels)
-        else:
-            same = self._same_features(images, features)
-        if same is False:
+        self.not_checked = None
+        try:
+            if self._remembered is not None:
+                own, seen = ([image.key for row in rows for image in row] for rows in (self.given, self._remembered[1]))
+                if own != seen:
+                    raise WrongImages("images= are not the images that the processor made these inputs from")
+            else:
+                rows: list[list[Any]] = [[image.pixels for image in row] for row in self.given]
+                self.not_checked = check_images(self.parts, self.processor, rows, arguments)
+            ids: Any = arguments.get("input_ids", arguments.get("inputs"))
+            counts = (ids == self.parts.image_token_id).sum(1).tolist()
+            check_rows(self.parts, _assign_rows(self.given, counts), counts, arguments)
+        except WrongImages as error:
             raise WrongImages(
-                f"images= are not the images that the model was given. Pass {self.name} the same images in the same "
-                "order; for another call in the same block, set run.images first"
+                f"{error}. Pass {self.name} the same images in the same order (for another call in the same block, set "
+                "run.images first), or make the inputs by airvlm.wrap(processor), which remembers them. "
+                "check_images=False turns this comparison off"
+            ) from None
+        if self.not_checked is not None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.name} could not compare images= with what the model was given: {self.not_checked}",
+                ImagesNotCheckedWarning,
+                stacklevel=2,
             )
         self._checked = self.given, what
-
-    def _same_features(self, images: list[Any], features: Any) -> bool | None:
-        try:
-            given = [t.reshape(-1, t.shape[-1]).float() for t in features["image"].pooler_output]
-            own = [t.float() for t in self.parts.encode(self.parts.pixels(self.processor, images))]
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError):
-            return None
-        if len(given) != len(own) or any(a.shape != b.shape for a, b in zip(given, own, strict=True)):
-            return None
-        # Per token and centered: features of different images share most of their mean.
-        cosines = [
-            torch.cosine_similarity((a - a.mean(0)).flatten(), (b.to(a) - b.to(a).mean(0)).flatten(), 0)
-            for a, b in zip(given, own, strict=True)
-        ]
-        return not cosines or bool((torch.stack(cosines) > UNLIKE).all())
-
-
-def _same_pixels(processor: Any, images: list[Any], rows: list[list[RowImage]], pixels: Any) -> bool | None:
-    """Whether the processor makes these pixels of the images; None where its output has another layout."""
-    image_processor = getattr(processor, "image_processor", processor)
-    nested = [[image.pixels for image in row] for row in rows if row]
-    for shape in (images, nested):  # some image processors want a list per row
-        try:
-            own = image_processor(images=shape, return_tensors="pt")["pixel_values"]
-        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError):
-            continue
-        if isinstance(own, Tensor) and isinstance(pixels, Tensor) and own.shape == pixels.shape:
-            return float((own.float() - pixels.detach().cpu().float()).abs().mean()) <= TOLERANCE
-    return None
 
 
 def _load_rows(images: Any) -> list[list[RowImage]]:

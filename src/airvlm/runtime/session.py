@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
@@ -157,12 +158,18 @@ class Session:
         problem = self._hook_problem() or self.intervention.problem()
         if problem is not None:
             raise MethodNotApplied(f"{self.name} could not act: {problem}.")
-        return [*self._finished, self.intervention.report()] if self._call_passes else list(self._finished)
+        return [*self._finished, self._read_report()] if self._call_passes else list(self._finished)
 
     @property
     def report(self) -> Report:
         """What the method did, over all calls of the block. Raises MethodNotApplied if it could not act."""
         return Report.merge(self.reports) if self._report is None else self._report
+
+    def _read_report(self) -> Report:
+        """What happened in the latest call."""
+        not_checked = self.context.images.not_checked
+        report = self.intervention.report()
+        return report if not_checked is None else replace(report, images_not_checked=not_checked)
 
     # -- calls of generate
 
@@ -173,7 +180,7 @@ class Session:
         call.beams = max(call.option("num_beams", 1), call.option("num_return_sequences", 1))
         self._refuse_unsupported(call)
         if self._call_passes:
-            self._finished.append(self.intervention.report())
+            self._finished.append(self._read_report())
             self._call_passes = 0
         if self.intervention.acts_in_decode:
             _disable_compile(call)
