@@ -1,4 +1,4 @@
-"""What docs/fidelity.md says of the paper's figures, where it can be computed."""
+"""What docs/explanation/fidelity.md says of the paper's figures, where it can be computed."""
 
 import pytest
 import torch

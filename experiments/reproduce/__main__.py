@@ -169,7 +169,7 @@ def _print_end(content: dict[str, Any], speed: Sequence[dict[str, Any]], counted
 
 
 def _print_not_reproducible(lines: Sequence[str]) -> None:
-    print("\nwhat nobody can reproduce (docs/fidelity.md):")
+    print("\nwhat nobody can reproduce (docs/explanation/fidelity.md):")
     for line in lines:
         print(f"  - {line}")
 

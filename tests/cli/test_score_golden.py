@@ -1,4 +1,4 @@
-"""`airvlm score` on every official file that we have, as docs/evaluation.md says: the official figures come out.
+"""`airvlm score` on every official file that we have, as docs/reference/benchmarks.md says: the official figures come out.
 
 Each kind of file is a row of KINDS; a file of the golden folder that belongs to none of them fails the last test.
 """
@@ -51,7 +51,7 @@ def near(value: float, digits: int) -> Any:
 def opera(words: str) -> Callable[[Path], Figures]:
     def figures(file: Path) -> Figures:
         official = _json("chair/opera_captions_scores.json")[file.stem][words]
-        # wordnet stands for a tagger: how close it comes is in docs/evaluation.md
+        # wordnet stands for a tagger: how close it comes is in docs/reference/benchmarks.md
         allowed = {"CHAIRs": 0.05, "CHAIRi": 0.03, "Recall": 0.08, "Len": 0.01}
         if words.startswith("maxlinn"):
             allowed = dict.fromkeys(allowed, 1e-9)

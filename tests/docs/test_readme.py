@@ -1,12 +1,29 @@
-"""The README's links lead to files and headings that exist."""
+"""README.md is short, its links work, its example prints what it shows, and generated parts are up to date."""
 
 import re
 from pathlib import Path
+
+import pytest
+
+from airvlm import VLM
+from tools import readme
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINKS = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", README)
 TARGETS = [link or attribute for link, attribute in LINKS]
+PHOTOGRAPH = ROOT / "src/airvlm/serve/photographs/astronaut.webp"
+
+
+def table(first_cell: str) -> list[list[str]]:
+    """The rows of the table whose head begins with this cell, without the line below the head."""
+    lines = README[README.index(f"| {first_cell} |") :].split("\n\n")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("|")]
+    return [rows[0], *rows[2:]]
+
+
+def test_it_has_at_most_130_lines() -> None:
+    assert len(README.splitlines()) <= 130
 
 
 def test_every_linked_file_exists() -> None:
@@ -21,3 +38,34 @@ def test_every_anchor_is_a_heading() -> None:
         for heading in re.findall(r"^#+ (.+)$", README, re.MULTILINE)
     }
     assert {target[1:] for target in TARGETS if target.startswith("#")} <= headings
+
+
+@pytest.mark.slow
+def test_the_shipped_model_gives_the_answers_shown() -> None:
+    vlm = VLM.load()
+    question = "Is there a dining table in the image?"
+    row = next(line for line in README.splitlines() if line.startswith(f"| {question}"))
+    answers = [vlm.ask(PHOTOGRAPH, question, method=method).text for method in (None, "crop-blend")]
+    assert row.replace("**", "") == f"| {question} | {answers[0]} | {answers[1]} |"
+    assert f'print(vlm.ask(photograph, "{question}", method=method).text)  # {answers[0]}, then {answers[1]}' in README
+
+    row = next(line for line in README.splitlines() if PHOTOGRAPH.name in line and line.startswith("| <img"))
+    shown = [cell.strip().replace("**", "") for cell in row.strip("| ").split(" | ")[1:]]
+    assert shown == [vlm.describe(PHOTOGRAPH, method=method).text for method in (None, "crop-blend")]
+
+
+def test_the_results_have_at_most_8_rows_and_5_columns() -> None:
+    head, *rows = table("method")
+    assert len(head) <= 5
+    assert len(rows) <= 8
+
+
+def test_generated_parts_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert readme.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_part_is_replaced_between_its_markers() -> None:
+    text = "a\n<!-- generated: x -->\nold\n<!-- end of x -->\nb\n"
+    assert readme.replace_part(text, "x", "new\n") == text.replace("old", "new")
+    with pytest.raises(ValueError, match="generated: y"):
+        readme.replace_part(text, "y", "new")

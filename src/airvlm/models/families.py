@@ -62,7 +62,7 @@ _DEEPSTACK = "adds visual features in its first layers (deepstack); crops have t
 _MIXTURE = "mixture of experts: methods change the routed output, not the router"
 _PORTED = (
     "official files, no remote code; equal to the original on small random weights, "
-    "the released ones were not run (docs/models.md)"
+    "the released ones were not run (docs/reference/models.md)"
 )
 _SPLITS = MappingProxyType({"do_image_splitting": False})
 

@@ -1,0 +1,149 @@
+"""`python -m tools.readme`: the generated parts of README.md and docs, from the registry and the command line.
+
+    <!-- generated: methods by site -->
+    | acts on | methods | ...
+    <!-- end of methods by site -->
+
+Prints the files that changed. With --check nothing is written, and it exits with 1 if a file is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airvlm.methods.base import Method
+
+__all__ = ["PARTS", "main", "replace_part"]
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "reference" / "methods"
+WRAPPERS = "controls.md"  # one page for the controls that wrap a method
+# As data passes them; a site that is not named comes before the controls
+SITES = ("input", "visual tokens", "attention", "hidden states", "feed-forward", "logits", "weights", "decoding loop")
+
+
+# -- methods
+
+
+def methods_by_site() -> str:
+    """One row per site: the methods that act there, and what they cost."""
+    rows: dict[str, list[str]] = {}
+    for name, kind in _methods():
+        rows.setdefault(kind.site, []).append(_link(name, kind, "docs/reference/methods/"))
+    return _table(["acts on", "methods"], [[site, ", ".join(names)] for site, names in rows.items()])
+
+
+def methods_table() -> str:
+    """One row per method."""
+    rows = [
+        [_link(name, kind, ""), _paper(kind.paper), kind.site, kind.cost, kind.summary] for name, kind in _methods()
+    ]
+    return _table(["method", "paper", "acts on", "forward passes", "what it does"], rows)
+
+
+def _methods() -> list[tuple[str, type[Method]]]:
+    """The methods of this package by name, grouped by site, controls last."""
+    from airvlm.methods import METHODS
+
+    own = [(name, kind) for name, kind in METHODS.items() if kind.__module__.startswith("airvlm.")]
+    rest = [kind.site for _, kind in own if kind.site not in (*SITES, "control")]
+    sites = [*SITES, *dict.fromkeys(rest), "control"]
+    return sorted(own, key=lambda entry: sites.index(entry[1].site))
+
+
+def _link(name: str, kind: type[Method], folder: str) -> str:
+    from airvlm.methods.controls import Wrapper
+
+    page = WRAPPERS if issubclass(kind, Wrapper) else f"{name}.md"
+    return f"[`{name}`]({folder}{page})" if (PAGES / page).exists() else f"`{name}`"
+
+
+def _paper(text: str | None) -> str:
+    if text is None:
+        return "ours"
+    found = re.search(r"\((.+), arXiv (\d+\.\d+)\)", text)
+    return f"[{found[1]}](https://arxiv.org/abs/{found[2]})" if found else text
+
+
+# -- models and commands
+
+
+def models_table() -> str:
+    """One row per model family."""
+    from airvlm.cli.info import models_markdown
+
+    return models_markdown().strip()
+
+
+def commands() -> str:
+    """One section per command: what it does, and its options."""
+    import click
+
+    from airvlm.cli import COMMANDS, load_command
+
+    parts = []
+    for name, (_, line) in COMMANDS.items():
+        command = load_command(name)
+        context = click.Context(command, info_name=f"airvlm {name}")
+        usage = " ".join(command.collect_usage_pieces(context))
+        parts.append(f"## {name}\n\n{line}\n\n```text\nairvlm {name} {usage}\n```\n")
+        parts.append(_table(["option", "meaning"], _options(command, context)) + "\n")
+    return "\n".join(parts)
+
+
+def _options(command: Any, context: Any) -> Iterable[Sequence[str]]:
+    for param in command.get_params(context):
+        record = param.get_help_record(context)
+        if record is not None and param.name != "help":
+            name, text = record
+            # arguments carry a type that says nothing
+            yield f"`{name.split(' <')[0] if param.param_type_name == 'argument' else name}`", " ".join(text.split())
+
+
+# -- files
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"methods by site": methods_by_site},
+    "docs/reference/methods/index.md": {"methods": methods_table},
+    "docs/reference/models.md": {"models": models_table},
+    "docs/reference/commands.md": {"commands": commands},
+}
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def replace_part(text: str, name: str, new: str) -> str:
+    """The text with `new` between the markers called `name`; ValueError if it has no such markers."""
+    begin, end = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"write the markers '{begin.strip()}' and '{end}' once, in this order")
+    return text[: text.index(begin) + len(begin)] + new.strip() + "\n" + text[text.index(end) :]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Update the files, or only check them; returns the exit code."""
+    stale = []
+    for file, parts in PARTS.items():
+        path = ROOT / file
+        old = text = path.read_text(encoding="utf-8")
+        for name, make in parts.items():
+            text = replace_part(text, name, make())
+        if text != old:
+            stale.append(file)
+            if "--check" not in arguments:
+                path.write_text(text, encoding="utf-8")
+    for file in stale:
+        print(f"{file}: {'out of date; run python -m tools.readme' if '--check' in arguments else 'updated'}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
