@@ -2,6 +2,7 @@
 
 from airvlm.methods.air import AIR, AIRMemory
 from airvlm.methods.artifacts import Artifact
+from airvlm.methods.avisc import AvisC
 from airvlm.methods.base import Method, option
 from airvlm.methods.biases import CutOff, EOSBias, YesBias
 from airvlm.methods.composed import Composed
@@ -50,6 +51,7 @@ __all__ = [
     "AIRMemory",
     "Artifact",
     "AttentionMethod",
+    "AvisC",
     "Composed",
     "ContrastiveMethod",
     "CropBlend",

@@ -27,7 +27,7 @@ MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
     *("vaf", "pai"),  # attention
     *("memvr", "rudder", "vista", "vti"),  # hidden states
-    *("vcd", "m3id", "sid", "deco", "dola", "icd"),  # logits
+    *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc"),  # logits
     *("nullu",),  # weights
     *("biases", "controls"),
 )
