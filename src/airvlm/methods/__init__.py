@@ -13,6 +13,7 @@ from airvlm.methods.dola import DoLa
 from airvlm.methods.icd import ICD
 from airvlm.methods.m3id import M3ID
 from airvlm.methods.memvr import MemVR
+from airvlm.methods.mlihe import MLIHE
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
 from airvlm.methods.nullu import CIPHER, Nullu
 from airvlm.methods.pai import PAI
@@ -41,6 +42,7 @@ __all__ = [
     "ICD",
     "M3ID",
     "METHODS",
+    "MLIHE",
     "PAI",
     "RUDDER",
     "SID",

@@ -15,7 +15,7 @@ from airvlm.methods.base import Method
 from airvlm.runtime.attention import AttentionChange, Mode, attention_modules, fit_keys, watch_attention
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention, norm_ratio
 
-__all__ = ["AttentionIntervention", "AttentionMethod", "HeadMethod"]
+__all__ = ["AttentionIntervention", "AttentionMethod", "HeadIntervention", "HeadMethod", "Queries"]
 
 Queries = Literal["after_image", "last"]
 
@@ -184,6 +184,8 @@ class _KeyWeights(AttentionIntervention):
 class HeadMethod(Method):
     """Scales the outputs of attention heads before the output projection, for the last query, in any kernel."""
 
+    site: ClassVar[str] = "attention"
+
     def span(self, depth: int) -> Sequence[int]:
         """The layers that are changed in a decoder of `depth` layers."""
         raise NotImplementedError
@@ -198,16 +200,18 @@ class HeadMethod(Method):
         raise NotImplementedError
 
     def start(self, context: Context) -> Intervention:
-        return _HeadFactors(self, context)
+        return HeadIntervention(self, context)
 
 
-class _HeadFactors(AttentionIntervention):
+class HeadIntervention(AttentionIntervention):
+    """One session of a HeadMethod; `share` holds what `head_factors` is given, layer -> (B, R, H)."""
+
     method: HeadMethod
 
     def __init__(self, method: HeadMethod, context: Context) -> None:
         super().__init__(method, context)
         self.span = self.head_layers = method.span(len(context.parts.layers))
-        self._share: dict[int, Tensor] = {}  # layer -> (B, R, H)
+        self.share: dict[int, Tensor] = {}
 
     def attention_of(self, layer: int) -> AttentionChange | None:
         assert self.current is not None
@@ -215,12 +219,12 @@ class _HeadFactors(AttentionIntervention):
         def observe(p: Tensor) -> None:  # (B, H, R, T)
             assert self.visual_keys is not None
             visual = fit_keys(self.visual_keys, p.shape[-1], self.total).to(p)
-            self._share[layer] = (p * visual[:, None, None]).sum(-1).transpose(1, 2)
+            self.share[layer] = (p * visual[:, None, None]).sum(-1).transpose(1, 2)
 
         return AttentionChange(self.total, first=self.current[1], observe=observe)
 
     def heads(self, fp: ForwardPass, layer: int, o: Tensor) -> Tensor | None:
-        share = self._share.pop(layer, None)
+        share = self.share.pop(layer, None)
         if share is None or self.current is None:
             return None
         queries, first, _ = self.current
