@@ -19,6 +19,7 @@ from airvlm.methods.nullu import CIPHER, Nullu
 from airvlm.methods.pai import PAI
 from airvlm.methods.rudder import RUDDER
 from airvlm.methods.sid import SID
+from airvlm.methods.spin import SPIN
 from airvlm.methods.templates import (
     AttentionMethod,
     ContrastiveMethod,
@@ -46,6 +47,7 @@ __all__ = [
     "PAI",
     "RUDDER",
     "SID",
+    "SPIN",
     "VAF",
     "VCD",
     "VISTA",
