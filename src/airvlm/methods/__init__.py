@@ -1,5 +1,6 @@
 """The methods, one paper per file, and their names."""
 
+from airvlm.methods.adhh import ADHH
 from airvlm.methods.air import AIR, AIRMemory
 from airvlm.methods.artifacts import Artifact
 from airvlm.methods.avisc import AvisC
@@ -38,6 +39,7 @@ from airvlm.methods.vista import VISTA
 from airvlm.methods.vti import VTI
 
 __all__ = [
+    "ADHH",
     "AIR",
     "CIPHER",
     "ICD",
