@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -47,8 +48,8 @@ def evaluate(
         bool,
         typer.Option(
             "--curve/--no-curve",
-            help="Also ask a bias on the end token (or on yes) at several strengths, for differences at equal recall "
-            "(or yes-ratio).",
+            help="Also read a bias on the end token (or on yes) at several strengths from the same runs, for "
+            "differences at equal recall (or yes-ratio).",
         ),
     ] = True,
     matched: Annotated[
@@ -62,7 +63,10 @@ def evaluate(
     require_acting: Annotated[
         bool, typer.Option("--require-acting", help="Exit with 1 if a control or a published method never acted, too.")
     ] = False,
-    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the sweeps into --output.")] = True,
+    log_samples: Annotated[
+        bool, typer.Option("--log-samples", help="Write a JSON Lines file per task and method into OUTPUT/samples.")
+    ] = False,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the curves and sweeps into --output.")] = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
     json: JsonOption = False,
     tasks: TaskOptions = TaskOptions(),
@@ -105,6 +109,9 @@ def evaluate(
             )
     except NotImplementedError as error:
         raise Failure(str(error) or f"{' '.join(task)} cannot be evaluated, only scored") from error
+    if log_samples and place.gathers:
+        for path in results.write_samples():
+            err().print(str(path), soft_wrap=True, markup=False)
     _conclude(results, place, plot=plot, markdown=markdown, json=json, require_acting=require_acting)
 
 
@@ -133,8 +140,8 @@ def _conclude(results: Results, shard: Shard, *, plot: bool, markdown: bool, jso
         print("\n".join(table.to_markdown() for table in tables))
     else:
         _print_tables(tables, results)
-    for sweep in sweeps.values() if plot else ():
-        _draw(sweep, results)
+    if plot:
+        _draw(results, list(sweeps.values()))
     problems = [problem for task in results.tasks.values() for problem in task.problems()]
     if sweeps:
         problems += [problem for sweep in sweeps.values() for problem in sweep.problems()]
@@ -175,12 +182,18 @@ def print_table(table: Table) -> None:
     print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
-def _draw(sweep: SweepResults, results: Results) -> None:
-    from airvlm.reporting.figures import draw_sweep
+def _draw(results: Results, sweeps: list[SweepResults]) -> None:
+    """Draw each sweep, or each task's curves, into the results' folder."""
+    from airvlm.reporting.figures import draw_curves, draw_sweep
 
-    path = results.folder / f"sweep-{re.sub(r'[^A-Za-z0-9.=-]+', '-', sweep.title)}.png"
+    def path(kind: str, title: str) -> Path:
+        return results.folder / f"{kind}-{re.sub(r'[^A-Za-z0-9.=-]+', '-', title)}.png"
+
     try:
-        draw_sweep(sweep, path)
-        err().print(str(path), soft_wrap=True, markup=False)
+        drawn = [draw_sweep(sweep, path("sweep", sweep.title)) for sweep in sweeps]
+        if not sweeps:
+            drawn += [made for name, task in results.tasks.items() if (made := draw_curves(task, path("curve", name)))]
+        for file in drawn:
+            err().print(str(file), soft_wrap=True, markup=False)
     except ImportError as error:
         warn(error)

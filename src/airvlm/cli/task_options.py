@@ -29,7 +29,7 @@ class TaskOptions:
     """Which items, and where their answers are stored."""
 
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Use the first N items of each task.")
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Use N images of each task, with all questions.")
     ] = None
     max_new_tokens: Annotated[
         int | None,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from airvlm.evaluation.evaluate import curve_methods, find_trade_off
-from airvlm.evaluation.plan import ModelInfo, TaskSpec
+from airvlm.evaluation.plan import ModelInfo, TaskSpec, choose_items
 from airvlm.evaluation.results import VANILLA, TaskResults
 from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.statistics import Array, Estimate
@@ -239,7 +239,7 @@ def split_task(spec: TaskSpec) -> tuple[TaskSpec, TaskSpec, bool]:
     parts = []
     for split in ("calibration", "validation"):
         try:
-            parts.append(spec.task.items(spec.limit, split))
+            parts.append(choose_items(spec.task, spec.limit, split)[0])
         except ValueError:  # the task has no such split
             parts.append([])
     identities = [{(item.id, str(item.image)) for item in part} for part in parts]
@@ -532,12 +532,14 @@ class _Run:
 
     def pay(self, tasks: Mapping[str, TaskResults]) -> Price:
         """Count the answers of a stage, and return what an item costs, the cheapest setting taken for each."""
-        item, means = 0.0, dict[str, float]()
+        item, means, paid = 0.0, dict[str, float](), set[str]()
         for task in tasks.values():
             for label in (*task.methods, *task.curve):
                 records = [record for record in task.records(label) if record is not None]
-                costs = {r.key.digest: r.seconds if self.search.budget.timed else 1.0 for r in records}
-                mean = sum(costs.values()) / max(1, len(costs))
+                # a run whose trace holds several answers is paid once
+                costs = {r.source or r.key.digest: r.seconds if self.search.budget.timed else 1.0 for r in records}
+                mean = sum(cost for key, cost in costs.items() if key not in paid) / max(1, len(costs))
+                paid.update(costs)
                 self.costs |= costs
                 item += mean
                 if label in task.others:

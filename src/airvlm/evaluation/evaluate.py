@@ -3,8 +3,9 @@
     results = evaluate("tiny", ["tiny-chair"], ["crop-blend", "memvr"], out="runs/tiny")
     results.to_frame()
 
-Vanilla always runs beside the methods, and so does a trivial control (a bias on the end token, or on yes) whose curve
-shows what saying less alone would give. Every answer is stored as it comes: a run that was stopped resumes.
+Vanilla always runs beside the methods. A trivial control (a bias on the end token, or on yes) draws the curve that
+saying less alone would give; it is read from vanilla's own run, see traces.py. Every answer is stored as it comes: a
+run that was stopped resumes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Any
 
 from airvlm.evaluation.manifest import update_manifest
 from airvlm.evaluation.matched import calibration_spec, match_controls
-from airvlm.evaluation.plan import TaskSpec, plan_batches
+from airvlm.evaluation.plan import Batch, TaskSpec, plan_phases, plan_traces, split_method
+from airvlm.evaluation.recorder import trace_problem
 from airvlm.evaluation.results import VANILLA, Results, TaskResults
+from airvlm.evaluation.run import pending
 from airvlm.evaluation.spread import Runner, run_spread
 from airvlm.evaluation.store import Json, Store
 from airvlm.evaluation.sweeps import Sweep, parse_sweep, sweep_specs
@@ -65,14 +68,15 @@ def evaluate(
         tasks: names, Task objects or TaskSpecs.
         methods: methods or their spellings, as a list or with labels of your own.
         out: folder for the answers; the same call on the same folder resumes. Default: airvlm-runs/MODEL.
-        limit: the first items of each task only.
+        limit: so many images of each task, in a fixed shuffled order, with all their questions. Default: all.
         split: "test", "validation" or "calibration".
         data: folder of the benchmarks' files.
         objects: labels of your own images in `data`, for the tasks chair and pope-annotated.
         variant: a named variant of the tasks.
         batch_size: items per batch. Default: what fits the memory.
         max_new_tokens: longest answer. Default: each task's own.
-        curve: also ask the trivial control at several biases, for differences at equal recall (or yes-ratio).
+        curve: record margins, so that the same runs also hold the answers of the trivial control at several biases,
+            for differences at equal recall (or yes-ratio).
         matched: also ask each control at the strength at which it changes as many answers as what it controls.
         sweep: vary each method: "option=value,value,...", or the name of a sweep of the paper.
         workers: processes on this machine; 0 is one per core for a small model, else one. More than one need a script
@@ -172,7 +176,7 @@ class Evaluation:
                 return Results.load(runner.folder, store=store, specs=specs).select(specs, everything, sweeps)
 
             if runner.progress and runner.shard.index == 0:
-                _announce(runner, [(spec, methods[spec.key], curves[spec.key]) for spec in specs], store)
+                _announce(runner, [(spec, {**methods[spec.key], **curves[spec.key]}) for spec in specs], store)
             # a shard that helps leaves nothing unanswered, so that every process decides the same from here on
             complete = runner.shard.gathers or runner.shard.helps
             matched: dict[str, Mapping[str, Any]] = {}
@@ -193,22 +197,26 @@ class Evaluation:
             return read()
 
 
-def _announce(
-    runner: Runner, plan: Sequence[tuple[TaskSpec, Mapping[str, Any], Mapping[str, Any]]], store: Store
-) -> None:
-    """Print how many answers are asked for: of which methods, and of the curve."""
-    keys: list[str] = []
-    for spec, methods, curve in plan:
+def _announce(runner: Runner, plan: Sequence[tuple[TaskSpec, Mapping[str, Any]]], store: Store) -> None:
+    """Print what is asked: of how many images, under which methods, and how many answers that takes."""
+    lines, batches = [], list[Batch]()
+    for (spec, methods), runs in zip(plan, plan_traces(plan, runner.model), strict=True):
+        lines.append(f"{spec.key}: {spec.sample_text}")
+        own = {label for run in runs for label in run.labels if label != run.label}
+        alone = [label for label in methods if label not in own]
         n = len(spec.items)
-        line = f"{spec.key}: {n} items x {len(methods)} methods ({', '.join(methods)}) = {n * len(methods)}"
-        if curve:
-            name = next(iter(curve.values())).name
-            line += f"; {n} items x {len(curve)} biases of the {name} curve = {n * len(curve)}"
-        sys.stderr.write(f"airvlm: {line}\n")
-        chunks = plan_batches(spec, {**methods, **curve}, runner.model, runner.batch_size)
-        keys += [key for chunk in chunks for batch in chunk for key in batch.keys]
-    stored = sum(key in store for key in keys)
-    sys.stderr.write(f"airvlm: {len(keys) - stored} answers to generate, {stored} of {len(keys)} are stored\n")
+        lines.append(f"{spec.key}: {n} items x {len(alone)} runs ({', '.join(alone)}) = {n * len(alone)} answers")
+        if own:
+            control = runs[0].request.control
+            lines.append(f"{spec.key}: the {control} curve is read from the same runs ({', '.join(sorted(own))})")
+        elif any(split_method(method)[1] for method in methods.values()):
+            why = trace_problem(None, spec.generation) or "the model's margins cannot be recorded"
+            lines.append(f"{spec.key}: every bias of the curve is a run of its own: {why}")
+    for chunks in plan_phases(plan, runner.model, runner.batch_size):
+        batches += [batch for chunk in chunks for batch in chunk if batch.trace or not batch.traced]
+    total, left = (sum(len(batch.items) for batch in part) for part in (batches, pending(batches, store)))
+    lines.append(f"{left} answers to generate, {total - left} of {total} are stored")
+    sys.stderr.writelines(f"airvlm: {line}\n" for line in lines)
 
 
 # -- the curve of the trivial control

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airvlm.evaluation.plan import ModelInfo, TaskSpec
+from airvlm.evaluation.plan import ModelInfo, TaskSpec, choose_items
 from airvlm.evaluation.results import VANILLA, TaskResults
 from airvlm.evaluation.store import Json, Store
 from airvlm.methods.base import Method
@@ -70,11 +70,11 @@ def at_strength(control: Method, strength: float) -> Method:
 
 def calibration_spec(spec: TaskSpec) -> TaskSpec:
     """The same task on its calibration split; an error if it has none apart from the split that is asked for."""
-    items = spec.task.items(spec.limit, SPLIT)
+    items, images = choose_items(spec.task, spec.limit, SPLIT)
     # splits may number their items alike, and one image may have several questions: both together identify an item
     if not items or {(i.id, str(i.image)) for i in items} & {(i.id, str(i.image)) for i in spec.items}:
         raise ValueError(f"{spec.name} has no calibration split apart from its {spec.split} split: --matched needs one")
-    return replace(spec, items=items, split=SPLIT, label=f"{spec.name}, {SPLIT}")
+    return replace(spec, items=items, split=SPLIT, label=f"{spec.name}, {SPLIT}", images=images)
 
 
 def match_controls(

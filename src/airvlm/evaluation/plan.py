@@ -1,15 +1,17 @@
 """The plan of an evaluation: every item of a task under every method, in batches.
 
-Batches follow from the items alone: they do not depend on what was answered before, on how many workers there are or on
-which of them died, and so neither do the answers. All methods answer the same few images before the next ones come, so
-that what was computed of an image is still in the cache.
+Methods that differ in a bias alone (vanilla and the curve of the trivial control), and tasks that differ in the token
+cap alone, are one run with a trace (`plan_phases`); whatever its trace does not hold is asked after it. Batches
+follow from the items alone: they do not depend on what was answered before, on how many workers there are or on which
+of them died, and so neither do the answers. All methods answer the same few images before the next ones come, so that
+what was computed of an image is still in the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +22,26 @@ from PIL import Image
 
 from airvlm.data import find_data
 from airvlm.evaluation.store import Json, RecordKey, digest
+from airvlm.evaluation.traces import CONTROLS, TraceRequest
 from airvlm.inputs.images import load_image
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item, Task
 from airvlm.tiny import BundledScene
 
-__all__ = ["Batch", "EvalItem", "ModelInfo", "TaskSpec", "add_noise", "image_digest", "plan_batches", "versions"]
+__all__ = [
+    "Batch",
+    "EvalItem",
+    "ModelInfo",
+    "TaskSpec",
+    "add_noise",
+    "choose_items",
+    "image_digest",
+    "plan_batches",
+    "plan_phases",
+    "plan_traces",
+    "split_method",
+    "versions",
+]
 
 IMAGES_TOGETHER = 2  # images whose questions run in one batch, in the task's order
 LENGTH_STEP = 16  # prompts whose lengths in characters fall into one step of this size run together
@@ -39,11 +55,12 @@ class ModelInfo:
     name: str
     fingerprint: str
     device: str = "cpu"
+    traces: bool = False  # whether margins can be recorded
 
     @classmethod
     def of(cls, vlm: Any) -> ModelInfo:
         device = getattr(getattr(vlm, "model", None), "device", "cpu")
-        return cls(str(vlm.name), str(vlm.fingerprint), str(device))
+        return cls(str(vlm.name), str(vlm.fingerprint), str(device), hasattr(vlm, "answer_rows"))
 
     def to_json(self) -> Json:
         return {"name": self.name, "fingerprint": self.fingerprint, "device": self.device}
@@ -62,6 +79,14 @@ class TaskSpec:
     options: Json = field(default_factory=dict)  # how to load the task again: variant, options
     label: str = ""  # its name in the run if one task is asked in several ways
     methods: Mapping[str, Any] | None = None  # methods of this task; None: those of the whole evaluation
+    images: int = 0  # of the whole split; 0 if it is not known
+
+    @property
+    def sample_text(self) -> str:
+        """How many items and images these are, and how many images were left out."""
+        used = len({item.group for item in self.items})
+        left = f" ({self.images - used} of {self.images} images left out by limit={self.limit})"
+        return f"{len(self.items)} items on {used} images{left if self.images > used else ''}"
 
     @property
     def key(self) -> str:
@@ -90,7 +115,7 @@ class TaskSpec:
             task: a name, an object of a class derived from Task, or a TaskSpec, which is returned as it is.
             name: of a task object, where it differs from the class's own.
             split: "test", "validation" or "calibration".
-            limit: the first items only.
+            limit: so many images only, with all their questions, see `choose_items`.
             max_new_tokens: longest answer; None is the task's own.
             data: folder of the benchmark's files, for a task by name.
             objects: labels of the user's own images in `data`, for a task by name.
@@ -118,10 +143,23 @@ class TaskSpec:
             generation = {"protocol": task.protocol}
         if noise:
             generation["noise"] = round(noise, 6)
-        items, name = task.items(limit, split), name or task.name or type(task).__name__
+        items, images = choose_items(task, limit, split)
+        name = name or task.name or type(task).__name__
         if not items:
             raise ValueError(f"{name} has no items in its {split} split")
-        return cls(name, task, items, split, limit, generation, options, label, methods)
+        return cls(name, task, items, split, limit, generation, options, label, methods, images)
+
+
+def choose_items(task: Task, limit: int | None, split: str) -> tuple[list[Item], int]:
+    """The items of `limit` images of a split, in the task's order, and the number of all images.
+
+    The images are drawn in a fixed shuffled order, so that a larger limit adds to a smaller one and a part is a fair
+    sample. A task says by `Item.group` what belongs together, which may be more or less than an image.
+    """
+    items = task.items(None, split)
+    groups = sorted({item.group for item in items}, key=lambda group: digest(f"limit {group}"))
+    chosen = set(groups[:limit])
+    return [item for item in items if item.group in chosen], len(groups)
 
 
 @dataclass(frozen=True)
@@ -142,10 +180,12 @@ class Batch:
     method: Any  # a Method; None is vanilla
     items: tuple[EvalItem, ...]
     chunk: int = 0  # batches of one chunk are about the same images
+    trace: TraceRequest | None = None  # record what these biases would change
+    traced: bool = False  # a batch with a trace was asked before it, and failed items are not asked again
 
     @property
-    def keys(self) -> list[str]:
-        return [item.key.digest for item in self.items]
+    def keys(self) -> list[RecordKey]:
+        return [item.key for item in self.items]
 
 
 def plan_batches(spec: TaskSpec, methods: Mapping[str, Any], model: ModelInfo, size: int) -> list[list[Batch]]:
@@ -184,6 +224,98 @@ def plan_batches(spec: TaskSpec, methods: Mapping[str, Any], model: ModelInfo, s
         ]
         for k, chunk in enumerate(chunks)
     ]
+
+
+Plan = Sequence[tuple[TaskSpec, Mapping[str, Any]]]  # tasks, each with the methods that answer it
+Chunks = list[list[Batch]]
+
+
+def plan_phases(plan: Plan, model: ModelInfo, size: int) -> tuple[Chunks, Chunks]:
+    """Runs with a trace, and what is asked after them, if their traces do not hold it.
+
+    Args:
+        plan: the tasks and methods; methods by label, None is vanilla.
+        model: which answers.
+        size: items per batch.
+    """
+    first, then = Chunks(), Chunks()
+    for runs, (spec, methods) in zip(plan_traces(plan, model), plan, strict=True):
+        traced = {label for run in runs for label in run.labels}
+        own = {run.label: run for run in runs if run.asked}
+        for chunk in plan_batches(spec, {label: run.method for label, run in own.items()}, model, size) if own else ():
+            first.append([replace(batch, trace=own[batch.label].request) for batch in chunk])
+        for chunk in plan_batches(spec, methods, model, size):
+            then.append([replace(batch, traced=batch.label in traced) for batch in chunk])
+    return first, then
+
+
+@dataclass(frozen=True)
+class TracedRun:
+    """One run of a method that answers for several of its biases and caps."""
+
+    label: str
+    method: Any
+    request: TraceRequest
+    labels: tuple[str, ...]  # the methods of the plan that it answers for
+    asked: bool  # False: the same run of a larger cap holds these answers
+
+
+def plan_traces(plan: Plan, model: ModelInfo) -> list[list[TracedRun]]:
+    """Per task of a plan, the runs with a trace. A method that is asked for in one way only has none."""
+    if not model.traces:
+        return [[] for _ in plan]
+    from airvlm.evaluation.recorder import trace_problem  # imports torch
+
+    asked: dict[str, list[tuple[int, int | None, set[float]]]] = {}  # by what a trace does not vary
+    found: list[dict[str, tuple[Any, str, list[str], set[float]]]] = []
+    for at, (spec, methods) in enumerate(plan):
+        groups: dict[str, tuple[Any, str, list[str], set[float]]] = {}
+        split = {label: split_method(method) for label, method in methods.items()}
+        controls = {control for _, control, _ in split.values() if control}
+        # a task whose curve is drawn by a bias on yes has no other trace
+        control = "yes-bias" if "yes-bias" in controls else "eos-bias"
+        wanted = {bias for _, own, bias in split.values() if own == control}
+        for label, (base, own, bias) in split.items():
+            if own not in ("", control) or trace_problem(base, spec.generation) is not None:
+                continue
+            key = digest(None if base is None else base.to_json())
+            group = groups.setdefault(key, (base, control, [], {0.0}))
+            group[2].append(label)
+            # a method's own curve over the end token's biases costs little; over those on yes, more runs
+            group[3].update({bias}, wanted if control == "eos-bias" else ())
+        found.append(groups)
+        cap = spec.generation.get("max_new_tokens")
+        for key, (_, control, _, biases) in groups.items():
+            asked.setdefault(_trace_key(spec, key, control), []).append((at, cap, biases))
+    runs: list[list[TracedRun]] = [[] for _ in plan]
+    for at, groups in enumerate(found):
+        spec = plan[at][0]
+        for key, (base, control, labels, biases) in groups.items():
+            same = asked[_trace_key(spec, key, control)] if control == "eos-bias" else [(at, None, biases)]
+            largest = max(same, key=lambda one: (one[1] or 0, -one[0]))[0]
+            biases = {bias for _, _, own in same for bias in own}
+            if len(biases) < 2 and len(same) < 2:
+                continue
+            request = TraceRequest(control, tuple(sorted(biases)))
+            label = next((one for one in labels if split_method(plan[at][1][one])[0] == plan[at][1][one]), labels[0])
+            runs[at].append(TracedRun(label, base, request, tuple(labels), largest == at))
+    return runs
+
+
+def _trace_key(spec: TaskSpec, method: str, control: str) -> str:
+    generation = {name: value for name, value in spec.generation.items() if name != "max_new_tokens"}
+    return digest([spec.name, [item.id for item in spec.items], generation, method, control])
+
+
+def split_method(method: Any) -> tuple[Any, str, float]:
+    """A method without a control that acts last: (the rest, the control's name or "", its bias)."""
+    from airvlm.methods.composed import Composed
+
+    parts: list[Any] = list(method.methods) if isinstance(method, Composed) else [method]
+    if getattr(parts[-1], "name", "") not in CONTROLS:
+        return method, "", 0.0
+    rest = parts[:-1]
+    return (None if not rest else rest[0] if len(rest) == 1 else Composed(*rest)), parts[-1].name, parts[-1].bias
 
 
 @lru_cache(maxsize=1)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airvlm.evaluation.manifest import MANIFEST, read_manifest
-from airvlm.evaluation.plan import TaskSpec, image_digest
+from airvlm.evaluation.plan import TaskSpec, choose_items, image_digest
 from airvlm.evaluation.statistics import Draws, Estimate, Sample, count_changed, mcnemar
-from airvlm.evaluation.store import Json, Record, Store, StoreError, digest
+from airvlm.evaluation.store import CAP, Json, Record, Store, StoreError, digest
+from airvlm.evaluation.traces import join_bias, split_bias
 from airvlm.evaluation.trade_off import AtEqual, TradeOff, against_curve, trade_off_of
 from airvlm.tasks import TASKS, load_task
 from airvlm.tasks.base import Item, Scores
@@ -40,7 +41,9 @@ class TaskResults:
     methods: dict[str, Json | None]  # label -> JSON, vanilla first
     curve: dict[str, Json]  # label -> JSON of the controls that draw the curve
     answers: dict[tuple[str, str], Record]  # (digest of the method's JSON, item) -> record
+    traces: dict[tuple[str, str], list[Record]] = field(default_factory=dict)  # likewise, of records with traces
     matched: dict[str, Json] = field(default_factory=dict)  # control -> itself at a matched strength
+    _records: dict[str, list[Record | None]] = field(default_factory=dict, init=False)  # by digest of the method's JSON
     _scores: dict[str, Scores] = field(default_factory=dict)
     _samples: dict[str, Sample] = field(default_factory=dict)
 
@@ -55,23 +58,29 @@ class TaskResults:
         """
         images = {item.id: image_digest(item.image) for item in spec.items}
         missing = {item.id for item in spec.items if _is_missing(item)}
+        cap = spec.generation.get(CAP)
         answers: dict[tuple[str, str], Record] = {}
+        traces: dict[tuple[str, str], list[Record]] = {}
         # id of a method's JSON -> itself, which keeps the id valid, and its digest: a store holds each method once
         digests: dict[int, tuple[Json | None, str]] = {}
         for record in store:
             key = record.key
-            if key.task != spec.name or key.generation != spec.generation or key.fingerprint != fingerprint:
+            if key.task != spec.name or key.fingerprint != fingerprint:
                 continue
+            exact = key.generation == spec.generation
+            longer = record.trace is not None and cap is not None and {**key.generation, CAP: cap} == spec.generation
             own = images.get(key.item)
-            if key.image != own and key.item not in missing:
+            if not (exact or longer) or (key.image != own and key.item not in missing):
                 continue
             if id(key.method) not in digests:
                 digests[id(key.method)] = (key.method, digest(key.method))
             place = (digests[id(key.method)][1], key.item)
+            if record.trace is not None:
+                traces.setdefault(place, []).append(record)
             held = answers.get(place)
-            if key.image == own or held is None or held.key.image != own:
+            if exact and (key.image == own or held is None or held.key.image != own):
                 answers[place] = record
-        return cls(spec, methods, curve, answers)
+        return cls(spec, methods, curve, answers, traces)
 
     @property
     def items(self) -> list[Item]:
@@ -91,8 +100,26 @@ class TaskResults:
 
     def records(self, label: str) -> list[Record | None]:
         """One record per item, in the items' order; None for items that were not answered."""
-        key = digest(self.configuration(label))
-        return [self.answers.get((key, item.id)) for item in self.items]
+        return self.find_records(self.configuration(label))
+
+    def find_records(self, method: Json | None) -> list[Record | None]:
+        """The records of any method, those in traces included."""
+        key = digest(method)
+        if key not in self._records:
+            base = digest(split_bias(method)[0])
+            self._records[key] = [self._find_record(method, (key, item.id), (base, item.id)) for item in self.items]
+        return self._records[key]
+
+    def _find_record(self, method: Json | None, own: tuple[str, str], base: tuple[str, str]) -> Record | None:
+        held = self.answers.get(own)
+        if held is not None and held.error is None:
+            return held
+        for record in self.traces.get(base, ()):
+            found = record.derive(replace(record.key, method=method, generation=self.spec.generation))
+            if found is not None:
+                return found
+        failed = self.answers.get(base)
+        return failed if held is None and failed is not None and failed.error is not None else held
 
     def texts(self, label: str) -> list[str | None]:
         return [None if record is None else record.text for record in self.records(label)]
@@ -105,11 +132,13 @@ class TaskResults:
     def sample(self, label: str) -> Sample:
         """The scores with their bootstrap; all methods of a task share the draws."""
         if label not in self._samples:
-            scores = self.scores(label)
-            if not hasattr(self, "_draws"):
-                self._draws = Draws(scores.groups)
-            self._samples[label] = Sample(scores, self._draws)
+            self._samples[label] = Sample(self.scores(label), self._all_draws(self.scores(label)))
         return self._samples[label]
+
+    def _all_draws(self, scores: Scores) -> Draws:
+        if not hasattr(self, "_draws"):
+            self._draws = Draws(scores.groups)
+        return self._draws
 
     def difference(self, label: str, metric: str) -> Estimate:
         """A metric's difference to vanilla."""
@@ -139,6 +168,59 @@ class TaskResults:
         curve, vanilla = [self.sample(point) for point in points], points.index(VANILLA)
         return {y: against_curve(self.sample(label), curve, trade.x, y, vanilla) for y in trade.ys}
 
+    # -- a method's own curve
+
+    def sample_at(self, label: str, bias: float) -> Sample | None:
+        """A method beside the trivial control at a bias, if its answers are stored or in a trace."""
+        trade = self.trade_off
+        if trade is None or not bias:
+            return None if trade is None else self.sample(label)
+        name = f"{label} at {trade.control} {bias:g}"
+        if name not in self._samples:
+            records = self.find_records(join_bias(self.configuration(label), trade.control, bias))
+            if any(record is None for record in records):
+                return None
+            scores = self.spec.task.score(self.items, [None if r is None else r.text for r in records])
+            self._samples[name] = Sample(scores, self._all_draws(scores))
+        return self._samples[name]
+
+    def own_curve(self, label: str) -> dict[float, Sample]:
+        """A method beside the trivial control, by bias in order; empty without a trace."""
+        trade = self.trade_off
+        if trade is None:
+            return {}
+        if label == VANILLA:
+            biases = {name: float(self.curve[name]["bias"]) for name in self.curve_labels() if name != VANILLA}
+            return {
+                bias: self.sample(name) for bias, name in sorted([(0.0, VANILLA), *((b, n) for n, b in biases.items())])
+            }
+        found = {bias: self.sample_at(label, bias) for bias in sorted({0.0, *trade.biases})}
+        kept = {bias: sample for bias, sample in found.items() if sample is not None}
+        return kept if len(kept) > 1 else {}
+
+    def keeping_bias(self, label: str) -> float | None:
+        """The bias on the end token at which a method has vanilla's recall; None if its trace does not reach it.
+
+        Found by bisection over the trace, to 0.05. Recall falls as the bias grows.
+        """
+        trade = self.trade_off
+        curve = self.own_curve(label) if trade is not None and trade.control == "eos-bias" else {}
+        if trade is None or label == VANILLA or len(curve) < 2:
+            return None
+        goal = self.sample(VANILLA).value(trade.x)
+        above = [bias for bias, sample in curve.items() if sample.value(trade.x) >= goal]
+        below = [bias for bias, sample in curve.items() if sample.value(trade.x) < goal]
+        if not above or not below:
+            return None
+        low, high = max(above), min([bias for bias in below if bias > max(above)], default=math.inf)
+        while math.isfinite(high) and high - low > 0.05:
+            middle = (low + high) / 2
+            sample = self.sample_at(label, middle)
+            if sample is None:
+                return None
+            low, high = (middle, high) if sample.value(trade.x) >= goal else (low, middle)
+        return round(low, 2)
+
     # -- as data
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -160,6 +242,7 @@ class TaskResults:
                 "unparsed": self.scores(label).unparsed,
                 "tokens": _mean([record.tokens for record in records]),
                 "seconds": _mean([record.seconds for record in records]),
+                "keeping_bias": self.keeping_bias(label),
             }
             for metric, definition in self.scores(label).definitions.items():
                 figure = sample.estimate(metric)
@@ -170,7 +253,7 @@ class TaskResults:
                     "task": self.spec.key,
                     "split": self.spec.split,
                     "limit": self.spec.limit,
-                    "variant": self.spec.options.get("variant"),
+                    "variant": self.spec.task.variant_name,
                     **shared,
                     "metric": metric,
                     "better": definition.better,
@@ -184,6 +267,26 @@ class TaskResults:
                     "on_curve": None if equal is None else equal.inside,
                     **counts,
                 }
+
+    def samples(self, label: str) -> Iterator[Json]:
+        """One dictionary per item, see `Results.write_samples`."""
+        scores = self.scores(label)
+        for i, (item, record) in enumerate(zip(self.items, self.records(label), strict=True)):
+            details = scores.details[i] if scores.details else {}
+            yield {
+                "task": self.spec.key,
+                "method": label,
+                "id": item.id,
+                "image": _name_image(item.image),
+                "question": self.spec.task.prompt(item),
+                "target": sorted(item.truth) if isinstance(item.truth, set | frozenset) else item.truth,
+                "answer": None if record is None else record.text,
+                "score": scores.per_item[i],
+                "parsed": {name: value for name, value in details.items() if name != "id"},
+                "tokens": None if record is None else record.tokens,
+                "finished": None if record is None else record.finished,
+                "error": None if record is None else record.error,
+            }
 
     def figures(self, label: str) -> Json:
         """{metric: {"value", "low", "high", "n"}}, with distances from the curve as `METRIC_at_equal_X`."""
@@ -248,6 +351,18 @@ def _is_missing(item: Item) -> bool:
     return isinstance(item.image, str | Path) and "://" not in str(item.image) and not Path(item.image).is_file()
 
 
+def _name_image(image: Any) -> Any:
+    if isinstance(image, list | tuple):
+        return [_name_image(one) for one in image]
+    return image.id if isinstance(image, BundledScene) else str(image) if isinstance(image, str | Path) else None
+
+
+def _file_name(text: str) -> str:
+    """A text as part of a file's name; a hash keeps names apart that would become the same."""
+    plain = "".join(c if c.isalnum() or c in "-._=+" else "_" for c in text)[:100]
+    return plain if plain == text else f"{plain}-{digest(text)[:6]}"
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -303,8 +418,11 @@ class Results:
                 continue
             spec = given[key] if given is not None else _load_spec(folder, key, facts, data)
             found = TaskResults.of(spec, methods, facts["curve"], records, content["model"]["fingerprint"])
-            answered = {digest_ for digest_, _ in found.answers} | {digest(None)}
-            found.methods = {label: method for label, method in methods.items() if digest(method) in answered}
+            found.methods = {
+                label: method
+                for label, method in methods.items()
+                if label == VANILLA or any(found.find_records(method))
+            }
             found.matched = facts["matched"]
             tasks[key] = found
         return cls(folder, content["model"], methods, tasks, content["commands"], content["sweeps"])
@@ -338,7 +456,9 @@ class Results:
         metric, better, value, low, high (95 % interval), error (standard error), n (items that count), difference to
         vanilla with its interval and McNemar's p, held_equal and at_equal (difference to a biased baseline at the same
         recall or yes-ratio) with its interval, on_curve (whether the baseline reaches that recall), fired, changed,
-        failed, unanswered, unparsed (counts of answers), tokens and seconds (means per answer).
+        failed, unanswered, unparsed (counts of answers), tokens and seconds (means per answer; of an answer that was
+        read from a trace, the seconds of the whole run), keeping_bias (on the end token, at which the method keeps
+        vanilla's recall).
         """
         try:
             import pandas as pd
@@ -354,15 +474,42 @@ class Results:
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """One Markdown table per task: figures, differences, differences at equal recall; also written to `path`."""
-        from airvlm.reporting.tables import task_table
+        from airvlm.reporting.tables import describe_methods, task_table, task_title
 
-        return _write("\n".join(task_table(task).to_markdown() for task in self.tasks.values()), path)
+        head = "".join(f"* {line}\n" for line in describe_methods(self.methods))
+        tables = [task_table(task, task_title(task, self.model_name)).to_markdown() for task in self.tasks.values()]
+        return _write("\n".join([*([head] if head else []), *tables]), path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """One booktabs table per task; also written to `path`."""
-        from airvlm.reporting.tables import task_table
+        from airvlm.reporting.tables import describe_methods, task_table, task_title
 
-        return _write("\n".join(task_table(task).to_latex() for task in self.tasks.values()), path)
+        tables = []
+        for task in self.tasks.values():
+            title = "; ".join([task_title(task, self.model_name), *describe_methods(task.methods)])
+            tables.append(task_table(task, title).to_latex())
+        return _write("\n".join(tables), path)
+
+    def write_samples(self, folder: str | Path | None = None) -> list[Path]:
+        """Write one JSON Lines file per task and method, one line per item, as lmms-eval's `--log_samples` does.
+
+        A line has id, image, question (the prompt), target, answer, score (the item's counts), parsed (what the task
+        read), tokens, finished, error, task, method and model.
+
+        Args:
+            folder: where to write. Default: `samples` in the results' folder.
+
+        Returns:
+            The files.
+        """
+        folder, written = self.folder / "samples" if folder is None else Path(folder), []
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, task in self.tasks.items():
+            for label in task.methods:
+                lines = [json.dumps({**line, "model": self.model["name"]}, default=str) for line in task.samples(label)]
+                written.append(folder / f"{_file_name(name)}--{_file_name(label)}.jsonl")
+                _write("".join(f"{line}\n" for line in lines), written[-1])
+        return written
 
     # -- whether it can be trusted
 
@@ -420,10 +567,11 @@ def _load_spec(folder: Path, key: str, facts: Json, data: str | Path | None) -> 
             variant=options.get("variant"),
             **options.get("options", {}),
         )
-        items = task.items(facts["limit"], facts["split"])
+        items, images = choose_items(task, facts["limit"], facts["split"])
     except (ValueError, TypeError) as error:
         raise StoreError(f"{folder / MANIFEST}: task {key!r} cannot be loaded again: {error}") from error
-    return TaskSpec(name, task, items, facts["split"], facts["limit"], facts["generation"], options, label=key)
+    how = (facts["split"], facts["limit"], facts["generation"])
+    return TaskSpec(name, task, items, *how, options, label=key, images=images)
 
 
 def _write(text: str, path: str | Path | None) -> str:

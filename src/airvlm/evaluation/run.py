@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from airvlm.evaluation.plan import Batch, EvalItem, ModelInfo, add_noise
-from airvlm.evaluation.store import Json, Record, Store
+from airvlm.evaluation.store import Json, Record, RecordKey, Store
+from airvlm.evaluation.traces import Derived, derive_answer
 from airvlm.inputs.images import load_image
 
 __all__ = ["RunBatches", "generate_batch", "pending", "run_batches"]
@@ -25,8 +26,14 @@ RunBatches = Callable[[Sequence[Batch], Store, Callable[[Batch], None]], None]
 
 
 def pending(batches: Iterable[Batch], store: Store) -> list[Batch]:
-    """The batches that lack an answer."""
-    return [batch for batch in batches if any(key not in store for key in batch.keys)]
+    """The batches that lack an answer, or a trace that holds what is asked of it."""
+
+    def lacks(batch: Batch, key: RecordKey) -> bool:
+        if batch.trace is not None:
+            return not store.covers(key, batch.trace)
+        return key not in store and not (batch.traced and store.failed(key))
+
+    return [batch for batch in batches if any(lacks(batch, key) for key in batch.keys)]
 
 
 def run_batches(
@@ -84,22 +91,44 @@ def _generate(vlm: Any, batch: Batch, model: ModelInfo, read_before: dict[str, A
         asked = [(item.key.image, item.key.prompt) for item in batch.items]
         requests = {key: (image, key[1]) for key, image in zip(asked, images)}
         rows = list(requests.values())
-        given = list(vlm.batch(rows, method=batch.method, batch_size=len(rows), progress=False, **generation))
+        traces: list[Any] = [None] * len(rows)
+        if batch.trace is not None:
+            given, traces = _trace(vlm, batch, rows, generation)
+        if batch.trace is None or any("refused" in trace for trace in traces):
+            # what cannot be traced is asked as it is, the whole batch, so that every row computes the same
+            given = list(vlm.batch(rows, method=batch.method, batch_size=len(rows), progress=False, **generation))
     if len(given) != len(requests):
         raise RuntimeError(f"the model gave {len(given)} answers to {len(requests)} questions")
-    answers, times = dict(zip(requests, given)), Counter(asked)
-    return [
-        Record(
-            item.key,
-            text=answers[key].text,
-            tokens=answers[key].tokens,
-            finished=answers[key].finished,
-            seconds=round(answers[key].seconds / times[key], 4),
-            report=None if answers[key].report is None else _shorten(answers[key].report.to_json()),
-            extra=_extra(item, model),
+    answers, times = dict(zip(requests, zip(given, traces))), Counter(asked)
+    return [_record(item, *answers[key], times[key], model) for item, key in zip(batch.items, asked)]
+
+
+def _trace(vlm: Any, batch: Batch, rows: list[Any], generation: Json) -> tuple[list[Any], list[Any]]:
+    """Answers of the method itself, and the traces that they were read from."""
+    from airvlm.evaluation.recorder import answer_traced  # imports torch
+
+    assert batch.trace is not None
+    found = answer_traced(vlm, rows, batch.method, batch.trace, **generation)
+    answers = []
+    for one in found:
+        own = derive_answer(one.trace, "", 0.0, None) or Derived(
+            one.answer.text, one.answer.tokens, one.answer.finished
         )
-        for item, key in zip(batch.items, asked)
-    ]
+        answers.append(replace(one.answer, text=own.text, tokens=own.tokens, finished=own.finished))
+    return answers, [one.trace for one in found]
+
+
+def _record(item: EvalItem, answer: Any, trace: Json | None, times: int, model: ModelInfo) -> Record:
+    return Record(
+        item.key,
+        text=answer.text,
+        tokens=answer.tokens,
+        finished=answer.finished,
+        seconds=round(answer.seconds / times, 4),
+        report=None if answer.report is None else _shorten(answer.report.to_json()),
+        extra=_extra(item, model),
+        trace=trace,
+    )
 
 
 def _read_images(batch: Batch, read_before: dict[str, Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from airvlm.evaluation.plan import Batch, ModelInfo, TaskSpec, plan_batches
+from airvlm.evaluation.plan import Batch, ModelInfo, Plan, plan_phases
 from airvlm.evaluation.resources import MAX_ROWS, choose_resources, keep_images
 from airvlm.evaluation.run import RunBatches, pending, run_batches
 from airvlm.evaluation.store import Store, StoreError
@@ -28,6 +28,7 @@ __all__ = ["Interrupted", "Runner", "run_spread"]
 
 T = TypeVar("T")
 REPORT_EVERY = 60.0  # seconds between lines of progress in a file
+FIRST_BATCHES = 2  # after which the first line says how long it will take
 
 
 class Interrupted(KeyboardInterrupt):
@@ -46,16 +47,17 @@ class Runner:
     batch_size: int = MAX_ROWS
     progress: bool = True
 
-    def run(self, plan: Sequence[tuple[TaskSpec, Mapping[str, Any]]], store: Store) -> None:
-        """Answer this shard's part of what the store lacks of a plan: tasks, each with the methods that answer it."""
-        chunks = [chunk for spec, methods in plan for chunk in plan_batches(spec, methods, self.model, self.batch_size)]
-        own = len(range(self.shard.index, len(chunks), self.shard.count))
-        # of other shards' chunks the last batches come first: two processes meet at most once in a chunk
-        shared = enumerate(self.shard.share(chunks))
-        batches = [batch for i, chunk in shared for batch in (chunk if i < own else reversed(chunk))]
-        left = pending(batches, store)
-        with _show_progress(left, store, self.progress) as done:
-            self.run_batches(left, store, done)
+    def run(self, plan: Plan, store: Store) -> None:
+        """Answer this shard's part of what the store lacks of a plan, runs with a trace first."""
+        for chunks in plan_phases(plan, self.model, self.batch_size):
+            own = len(range(self.shard.index, len(chunks), self.shard.count))
+            # of other shards' chunks the last batches come first: two processes meet at most once in a chunk
+            shared = enumerate(self.shard.share(chunks))
+            batches = [batch for i, chunk in shared for batch in (chunk if i < own else reversed(chunk))]
+            left = pending(batches, store)
+            if left:
+                with _show_progress(left, store, self.progress) as done:
+                    self.run_batches(left, store, done)
 
 
 @contextmanager
@@ -64,24 +66,34 @@ def _show_progress(batches: Sequence[Batch], store: Store, progress: bool) -> It
     total, held, own = sum(len(batch.items) for batch in batches), len(store), 0
     # even a disabled bar takes a lock, which a forked process that was killed may still hold
     bar = tqdm(total=total, unit="answer") if progress and total and sys.stderr.isatty() else None
-    printed = time.monotonic()
+    printed = started = time.monotonic()
+    batches_done = 0
 
     def done(batch: Batch) -> None:
-        nonlocal own, printed
+        nonlocal own, printed, batches_done
         own += len(batch.items)
+        batches_done += 1
         count = min(total, max(own, len(store) - held))  # other processes' answers count as well
         if bar is not None:
             bar.set_description(f"{batch.items[0].key.task} {batch.label}", refresh=False)
             bar.update(count - bar.n)
-        elif progress and time.monotonic() - printed > REPORT_EVERY:
+        elif progress and (batches_done == FIRST_BATCHES or time.monotonic() - printed > REPORT_EVERY):
             printed = time.monotonic()
-            sys.stderr.write(f"airvlm: {count} of {total} answers\n")
+            rest = (printed - started) * (total - count) / max(1, count)
+            left = f", about {_show_time(rest)} left" if count < total else ""
+            sys.stderr.write(f"airvlm: {count} of {total} answers{left}\n")
 
     try:
         yield done
     finally:
         if bar is not None:
             bar.close()
+
+
+def _show_time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def run_spread(

@@ -2,6 +2,7 @@
 
 A record is one answer of one method to one item, with everything that could have changed it. Its key is a hash of
 exactly those things, so that a run resumes by asking which keys are missing. A key is written once, whoever answers it.
+A record with a trace also holds the answers to other keys (other biases, shorter caps), which are found like any other.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airvlm.evaluation.traces import TraceRequest, derive_answer, split_bias, trace_covers
 from airvlm.storage.jsonl import JsonLines, StoreError
 
 __all__ = ["FILE", "Json", "Record", "RecordKey", "Store", "StoreError", "digest"]
 
 FILE = "answers.jsonl"
+CAP = "max_new_tokens"
 Json = dict[str, Any]
 
 
@@ -48,6 +51,17 @@ class RecordKey:
     def digest(self) -> str:
         return digest({name: getattr(self, name) for name in _KEY})[:32]
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @functools.cached_property
+    def split(self) -> tuple[str, str, float, int | None]:
+        """What a trace may vary, and the rest: (digest of the rest, control, bias, token cap)."""
+        base, control, bias = split_bias(self.method)
+        generation = {name: value for name, value in self.generation.items() if name != CAP}
+        rest = {name: getattr(self, name) for name in _KEY} | {"method": base, "generation": generation}
+        return digest(rest)[:32], control, bias, self.generation.get(CAP)
+
 
 @dataclass(frozen=True)
 class Record:
@@ -61,10 +75,12 @@ class Record:
     report: Json | None = None  # what the method did
     error: str | None = None
     extra: Json = field(default_factory=dict)  # model name, device, the task's settings: not part of the key
+    trace: Json | None = None  # answers under other biases and caps, see traces.py
+    source: str = ""  # of an answer that was read from a trace: the digest of its record's key; never written
 
     def to_line(self) -> bytes:
         content = {"key": self.key.digest, **{name: getattr(self.key, name) for name in _KEY}}
-        content |= {name: getattr(self, name) for name in _ANSWER}
+        content |= {name: getattr(self, name) for name in _ANSWER if name != "trace" or self.trace is not None}
         return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
@@ -77,13 +93,31 @@ class Record:
         """
         content = json.loads(line)
         if shared is not None:
-            content = _share_parts(content, shared)
+            trace = content.pop("trace", None)  # each has its own
+            content = {**_share_parts(content, shared), "trace": trace}
         key = RecordKey(**{name: content[name] for name in _KEY})
         return cls(key, **{name: content[name] for name in _ANSWER if name in content})
 
+    def derive(self, key: RecordKey) -> Record | None:
+        """The answer to another key, if this record's trace holds it; the keys differ in a bias or a cap only."""
+        _, control, bias, cap = key.split
+        found = None if self.trace is None else derive_answer(self.trace, control, bias, cap)
+        if found is None:
+            return None
+        report: Json | None = self.report
+        if bias:
+            last = {"name": control, "fired": True}
+            parts = (
+                [] if report is None else report.get("parts") or [{"name": (self.key.method or {})["name"], **report}]
+            )
+            report = {"fired": True, **({"parts": [*parts, last]} if parts else {})}
+        text, tokens, finished = found.text, found.tokens, found.finished
+        own = replace(self, key=key, text=text, tokens=tokens, finished=finished, report=report)
+        return replace(own, trace=None, source=self.key.digest)
+
 
 _KEY = [f.name for f in dataclasses.fields(RecordKey)]
-_ANSWER = [f.name for f in dataclasses.fields(Record) if f.name != "key"]
+_ANSWER = [f.name for f in dataclasses.fields(Record) if f.name not in ("key", "source")]
 
 
 def _share_parts(content: Json, shared: dict[str, Any]) -> Json:
@@ -100,6 +134,17 @@ def _share_parts(content: Json, shared: dict[str, Any]) -> Json:
     return {name: part if part is content.get("report") else share(part) for name, part in content.items()}
 
 
+def _holds_more(record: Record, held: Record | None) -> bool:
+    """Whether a record has a trace that holds what the stored one does not."""
+    if record.error is not None or record.trace is None or held is None or held.trace == record.trace:
+        return False
+    if held.trace is None or "refused" in held.trace:
+        return True
+    if record.trace.get("control") == held.trace["control"] == "eos-bias":
+        return bool(record.trace["low"] < held.trace["low"])
+    return "refused" not in record.trace
+
+
 class Store:
     """The records of one folder; any number of processes may have it open.
 
@@ -111,6 +156,8 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str], *, readonly: bool = False) -> None:
         self.folder = Path(folder)
         self._records: dict[str, Record] = {}
+        self._traced: dict[str, dict[str, Record]] = {}  # digest of what a trace does not vary -> records with traces
+        self._failed: set[str] = set()  # likewise, of records with errors
         self._shared: dict[str, Any] = {}  # parts that records have in common
         self._lines = JsonLines(self.folder / FILE, self._take, others="answers*.jsonl")
         self._readonly = readonly
@@ -131,9 +178,12 @@ class Store:
         """Complete lines that are not records (a damaged file); their items count as unanswered."""
         return self._lines.broken
 
-    def __contains__(self, key: str) -> bool:
-        """Whether a key's digest has an answer. An error does not count, so that the next run tries again."""
-        record = self._records.get(key)
+    def __contains__(self, key: RecordKey | str) -> bool:
+        """Whether a key, or a key's digest, has an answer; only a key finds those in traces.
+
+        An error does not count, so that the next run tries again.
+        """
+        record = self._records.get(key) if isinstance(key, str) else self.find(key)
         return record is not None and record.error is None
 
     def __len__(self) -> int:
@@ -145,6 +195,23 @@ class Store:
     def get(self, key: str) -> Record | None:
         return self._records.get(key)
 
+    def find(self, key: RecordKey) -> Record | None:
+        """A key's own record, or its answer in a trace."""
+        held = self._records.get(key.digest)
+        if held is None or held.error is not None:
+            traced = self._traced.get(key.split[0], {}).values()
+            held = next((found for record in traced if (found := record.derive(key))), held)
+        return held
+
+    def failed(self, key: RecordKey) -> bool:
+        """Whether the run whose trace would hold this key's answer ended in an error."""
+        return key.split[0] in self._failed
+
+    def covers(self, key: RecordKey, request: TraceRequest) -> bool:
+        """Whether a record's trace holds what is asked of it, or was refused."""
+        traced = self._traced.get(key.split[0], {}).values()
+        return any(trace_covers(record.trace, request, key.split[3]) for record in traced)
+
     def refresh(self) -> None:
         """Read what other processes appended since the last call."""
         self._lines.refresh()
@@ -153,6 +220,11 @@ class Store:
         record = Record.from_line(line, self._shared)
         if record.key.digest not in self or record.error is None:  # an answer replaces an error, never the reverse
             self._records[record.key.digest] = record
+            base, control, _, _ = record.key.split
+            if not control:
+                (self._failed.add if record.error is not None else self._failed.discard)(base)
+            if record.trace is not None and record.error is None:
+                self._traced.setdefault(base, {})[record.key.digest] = record
 
     def extend(self, records: Iterable[Record]) -> int:
         """Append the records that the store does not have, in one write; returns their number."""
@@ -162,7 +234,8 @@ class Store:
             lines: dict[str, bytes] = {}
             for record in records:
                 held = self._records.get(record.key.digest)
-                if held is None or (held.error is not None and held.error != record.error):
+                new = held is None or (held.error is not None and held.error != record.error)
+                if new or _holds_more(record, held):
                     lines[record.key.digest] = record.to_line()
             self._lines.append(lines.values())
         return len(lines)

@@ -18,7 +18,7 @@ from airvlm.reporting.plots import Point, Series, available, draw_intervals, fig
 if TYPE_CHECKING:
     from airvlm.evaluation.calibration import Calibration, Stage
 
-__all__ = ["draw_calibration", "draw_sweep", "list_figures"]
+__all__ = ["draw_calibration", "draw_curves", "draw_sweep", "list_figures"]
 
 BINS = 4
 PANELS = 3  # leading metrics of a sweep
@@ -35,7 +35,7 @@ def list_figures(runs: Sequence[Results]) -> list[tuple[str, str]]:
         for name, task in run.tasks.items():
             known = set(task.scores(VANILLA).definitions)
             if {"CHAIR_S", "recall"} <= known:
-                note = "Dashed: an EOS-bias baseline, which only says less. A method gains below it."
+                note = "Dashed: an EOS-bias baseline, which only says less, and each method with the same biases."
                 drawn.append((f"{name}, {model}: CHAIR_S over recall. {note}", _trade(task, "recall", "CHAIR_S")))
                 drawn.append((f"{name}, {model}: CHAIR_I of short and long answers.", _by_length(task)))
             if {"precision", "recall", "yes_ratio"} <= known:
@@ -67,18 +67,27 @@ def _effects(run: Results) -> str:
     return forest("Differences", "difference in points", lines)
 
 
-def _trade(task: TaskResults, x: str, y: str) -> str:
-    """All methods, and the control's curve through vanilla."""
-    samples = [task.sample(label) for label in task.curve_labels()]
+def draw_curves(task: TaskResults, path: Path) -> Path | None:
+    """Draw every method's curve beside vanilla's into a file; None for a task without a curve."""
+    trade = task.trade_off
+    if trade is None or len(task.own_curve(VANILLA)) < 2:
+        return None
+    return path if _trade(task, trade.x, trade.ys[0], path) else None
+
+
+def _trade(task: TaskResults, x: str, y: str, path: Path | None = None) -> str:
+    """All methods, the control's curve through vanilla, and each method's own curve where it is known."""
     series = []
-    if len(samples) > 1:
-        points = tuple(Point(sample.value(x), sample.value(y)) for sample in samples)
-        name = "EOS-bias baseline" if y.startswith("CHAIR") else "yes-bias baseline"
-        series.append(Series(name, points, line=True, style=8))
+    control = "EOS bias" if y.startswith("CHAIR") else "yes bias"
+    for n, label in enumerate((VANILLA, *task.others)):
+        points = tuple(Point(sample.value(x), sample.value(y)) for sample in task.own_curve(label).values())
+        if len(points) > 1:
+            name = f"{control.replace(' ', '-')} baseline" if label == VANILLA else f"{label} with {control}"
+            series.append(Series(name, points, line=True, style=8 if label == VANILLA else n % 8))
     for n, label in enumerate((VANILLA, *task.others)):
         sample = task.sample(label)
         series.append(Series(label, (_point(sample.value(x), sample.estimate(y)),), style=n % 8))
-    return scatter(f"{y} over {x}", f"{x} (%)", f"{y} (%)", series)
+    return scatter(f"{y} over {x}", f"{x} (%)", f"{y} (%)", series, path)
 
 
 def _by_length(task: TaskResults) -> str:

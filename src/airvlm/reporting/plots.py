@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 __all__ = ["Point", "Series", "available", "draw_intervals", "figure", "forest", "scatter", "style_of", "to_svg"]
@@ -100,8 +101,16 @@ def draw_intervals(axes: Any, points: Sequence[Point], color: str, across: bool 
             axes.plot([p.x, p.x], [p.low, p.high], color=color, linewidth=1.0, zorder=2)
 
 
-def scatter(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> str:
-    """Points and lines over two axes as SVG, with a legend below; "" if there is nothing to draw."""
+def scatter(title: str, x_title: str, y_title: str, series: Sequence[Series], path: Path | None = None) -> str:
+    """Points and lines over two axes as SVG, with a legend below; "" if there is nothing to draw.
+
+    Args:
+        title: read aloud in place of the picture.
+        x_title: of the axis.
+        y_title: of the axis.
+        series: what is drawn.
+        path: also written to this file, whose suffix says in which format.
+    """
     shown = [(s, tuple(p for p in s.points if p.known)) for s in series]
     shown = [(s, points) for s, points in shown if points]
     if not shown:
@@ -122,6 +131,9 @@ def scatter(title: str, x_title: str, y_title: str, series: Sequence[Series]) ->
         axes.set_ylabel(y_title)
         axes.margins(0.06)
         _legend(drawn, handles, [s.name for s, _ in shown], columns)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            drawn.savefig(path, dpi=150)
         return to_svg(drawn, title)
 
 

@@ -50,6 +50,7 @@ GAP = 2  # characters between columns of the terminal
 LEADING, SHOWN, BRIEF = 4, 10, 6  # metrics at the front of a full table, in all of it, and in a brief one
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 CONTROLS = {"eos-bias": "EOS bias", "yes-bias": "yes bias"}
+CHAIR = ("CHAIR_S", "CHAIR_I", "CHAIR")
 UNKNOWN = "?"  # in place of an interval
 
 
@@ -270,9 +271,8 @@ def difference_cell(estimate: Estimate, better: str, more: str = "", *, marked: 
 def task_title(task: TaskResults, model: str = "") -> str:
     """What was asked, in a line."""
     generation = task.spec.generation
-    images = len(set(task.scores(VANILLA).groups))
     split = "" if task.spec.split in task.spec.key else f", {task.spec.split} split"
-    parts = [f"{task.spec.key}{split}", f"{len(task.items)} items on {images} images"]
+    parts = [f"{task.spec.key}{split}", task.spec.sample_text]
     if "max_new_tokens" in generation:
         parts.append(f"at most {generation['max_new_tokens']} tokens, greedy")
     if generation.get("noise"):
@@ -305,8 +305,8 @@ def task_table(task: TaskResults, title: str = "", *, full: bool = False) -> Tab
         title: of the table; "" says what was asked.
         full: with intervals of all figures, more metrics and notes, and the columns that decide first.
     """
-    metrics = list(task.scores(VANILLA).definitions)
-    primary = {**equal_columns(task), **matched_columns(task)}
+    metrics = order_metrics(task.scores(VANILLA).definitions)
+    primary = {**equal_columns(task), **keeping_columns(task), **matched_columns(task)}
     differences = difference_columns(task, metrics[:2])
     counts = count_columns(task)
     if full:
@@ -316,6 +316,22 @@ def task_table(task: TaskResults, title: str = "", *, full: bool = False) -> Tab
         columns = {**figure_columns(task, metrics[:BRIEF], brief=True), **differences, **primary, **counts}
     notes = _notes(task, columns) if full else ()
     return Table.of(title or task_title(task), columns, [VANILLA, *task.others], notes)
+
+
+def order_metrics(definitions: Iterable[str]) -> list[str]:
+    """The metrics in a task's order, with what a figure must not be read without right behind it.
+
+    The yes-ratio stands beside accuracy, recall (or cover) and mean length beside CHAIR.
+    """
+    names = list(definitions)
+    for leads, partners in ((("accuracy",), ("yes_ratio",)), (CHAIR, ("recall", "Cover", "length"))):
+        lead = [name for name in names if name in leads]
+        if lead:
+            moved = [name for name in partners if name in names]
+            names = [name for name in names if name not in moved]
+            at = names.index(lead[-1]) + 1
+            names[at:at] = moved
+    return names
 
 
 def figure_columns(task: TaskResults, metrics: Sequence[str], *, brief: bool = False) -> Columns:
@@ -363,6 +379,20 @@ def equal_columns(task: TaskResults) -> Columns:
         if cells and trade is not None:
             found[Column(y, _equal_group(trade), primary=True)] = cells
     return found
+
+
+def keeping_columns(task: TaskResults) -> Columns:
+    """The end-token bias at which each method keeps vanilla's recall, and what is left of its gain there."""
+    trade, cells = task.trade_off, dict[str, Cell]()
+    if trade is None:
+        return {}
+    y = trade.ys[0]
+    for label in task.others:
+        bias = task.keeping_bias(label)
+        if bias is not None and (sample := task.sample_at(label, bias)) is not None:
+            found = difference_cell(sample.difference(task.sample(VANILLA), y), task.better(y), marked=False)
+            cells[label] = Cell(f"{bias:+.2f}".replace("-", "−"), " ".join([y, *found.lines]))
+    return {Column(f"bias that keeps vanilla's {trade.held_equal}", f"with {trade.control}"): cells} if cells else {}
 
 
 def matched_columns(task: TaskResults) -> Columns:
@@ -418,15 +448,20 @@ def count_columns(task: TaskResults) -> Columns:
 
 
 def _notes(task: TaskResults, columns: Columns) -> list[str]:
-    n, images, trade = len(task.items), len(set(task.scores(VANILLA).groups)), task.trade_off
+    trade = task.trade_off
     notes = [
-        f"{n} items on {images} images, {task.spec.split} split. Brackets: 95 % intervals, paired over images. Bold: "
+        f"{task.spec.sample_text}, {task.spec.split} split. Brackets: 95 % intervals, paired over images. Bold: "
         "better than every other row by more than the interval of the difference."
     ]
     if trade is not None and any(column.primary for column in columns):
         notes.append(
             f"At equal {trade.held_equal}: the method minus the best that a bias on one token alone ({trade.control}) "
             f"reaches at the method's own {trade.held_equal}. This column decides; only here is a gain marked."
+        )
+    if any(column.group.startswith("with ") for column in columns):
+        notes.append(
+            "The bias that keeps vanilla's recall: added to the end token beside the method; below it, the difference "
+            "to vanilla that is left."
         )
     if task.matched:
         notes.append("Matched control: at the strength that changes as many calibration answers as the method.")

@@ -1,0 +1,239 @@
+"""Answers that are read from a trace are those of separate runs, text for text."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from airvlm import VLM, Composed
+from airvlm.evaluation.recorder import answer_traced, trace_problem
+from airvlm.evaluation.traces import (
+    Derived,
+    TraceRequest,
+    bias_ranges,
+    derive_answer,
+    end_trace,
+    join_bias,
+    split_bias,
+    thresholds,
+    trace_covers,
+    yes_trace,
+)
+from airvlm.methods import EOSBias, YesBias
+from airvlm.methods.names import METHODS
+from airvlm.methods.templates import LoopMethod
+from airvlm.tasks import load_task
+
+ENDS = TraceRequest("eos-bias", (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0))
+YES = TraceRequest("yes-bias", (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0))
+INNER = "crop-blend:keep=2"  # keeps some crops, so that no wrapper changes nothing
+GENERATION = {"max_new_tokens": 64, "do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def vlm() -> VLM:
+    torch.set_num_threads(1)
+    return VLM.load("tiny")
+
+
+def all_methods() -> list[str]:
+    """Every method that needs no file, with settings under which it acts, alone and composed."""
+    named = {"air": "air:keep=3", "air-memory": "air-memory:keep=3", "eos-bias": "", "yes-bias": "yes-bias:bias=0.5"}
+    found = ["vanilla", "crop-blend+memvr+vaf"]
+    for name in METHODS:
+        kind = METHODS[name]
+        wraps = "method" in getattr(kind, "__dataclass_fields__", {})
+        found.append(f"{name}({INNER})" if wraps else named.get(name, name))
+    return [name for name in found if name]
+
+
+def captions(count: int) -> list[tuple[object, str]]:
+    task = load_task("tiny-chair")
+    return [(item.image, task.prompt(item)) for item in task.items(count)]
+
+
+def questions(count: int) -> list[tuple[object, str]]:
+    task = load_task("tiny-pope")
+    items = task.items()
+    return [(item.image, task.prompt(item)) for item in items[:: len(items) // count][:count]]
+
+
+def run_alone(vlm, rows, method, control, cap) -> list[Derived]:
+    """What a run of this bias by itself answers."""
+    parts = [part for part in (method, control) if part is not None and part.disabled_reason is None]
+    joined = None if not parts else parts[0] if len(parts) == 1 else Composed(*parts)
+    generation = {"max_new_tokens": cap, "do_sample": False}
+    answers = vlm.batch(rows, method=joined, batch_size=len(rows), progress=False, **generation)
+    return [Derived(answer.text, answer.tokens, answer.finished) for answer in answers]
+
+
+def compare(vlm, rows, method, request: TraceRequest, caps: tuple[int, ...], biases: tuple[float, ...] = ()) -> int:
+    """Compare a trace with runs of its own for every bias and cap; the number of distinct texts."""
+    control = {"eos-bias": EOSBias, "yes-bias": YesBias}[request.control]
+    generation = {"max_new_tokens": max(caps), "do_sample": False}
+    seen = set()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* did not act")
+        traces = [found.trace for found in answer_traced(vlm, rows, method, request, **generation)]
+        assert not any("refused" in trace for trace in traces), traces[0]
+        for cap in caps:
+            for bias in biases or request.biases:
+                alone = run_alone(vlm, rows, method, control(bias=bias), cap)
+                assert [derive_answer(trace, request.control, bias, cap) for trace in traces] == alone, (bias, cap)
+                seen |= {(i, answer.text) for i, answer in enumerate(alone)}
+    return len(seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spelling", ["vanilla", "crop-blend", "vcd", "memvr+deco"])
+def test_one_run_holds_the_texts_of_every_bias_on_the_end_token(vlm, fake_names, spelling):
+    texts = compare(vlm, captions(4), fake_names(spelling), ENDS, (64,), biases=(-1.0, 0.0, 2.0, 3.0))
+    assert texts > 6 or spelling == "vcd"  # the biases change texts, except where a cut-off hides the end token
+
+
+@pytest.mark.slow
+def test_one_run_holds_the_texts_of_every_shorter_cap(vlm):
+    compare(vlm, captions(6), None, TraceRequest("eos-bias", (-1.0, 0.0, 3.0)), (33, 20, 9, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spelling", ["vanilla", "crop-blend", "vcd"])
+def test_one_run_and_few_more_rows_hold_the_answers_of_every_bias_on_yes(vlm, fake_names, spelling):
+    assert compare(vlm, questions(40), fake_names(spelling), YES, (8,)) > 40
+
+
+@pytest.mark.slow
+def test_several_end_tokens_end_an_answer(vlm, monkeypatch):
+    """A period ends an answer as well, as the second end token of other models does."""
+    [period] = vlm.processor.tokenizer(" a.", add_special_tokens=False)["input_ids"][-1:]
+    monkeypatch.setattr(vlm.model.generation_config, "eos_token_id", [*vlm.end_ids, period])
+    texts = compare(vlm, captions(4), None, TraceRequest("eos-bias", (-6.0, -3.0, 0.0, 2.0)), (64,))
+    assert texts > 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spelling", all_methods())
+def test_every_method_on_200_images(vlm, fake_names, spelling, request):
+    """Takes about two minutes per method: only if asked for by name (-k 200_images)."""
+    if "200_images" not in (request.config.getoption("keyword") or ""):
+        pytest.skip("only with -k 200_images")
+    try:
+        method = fake_names(spelling)
+    except ValueError as error:
+        pytest.skip(f"needs a file: {error}")
+    if method is not None and "greedy" not in method.decoding:
+        pytest.skip("does not work with greedy decoding")
+    rows = captions(200)
+    for start in range(0, len(rows), 100):
+        compare(vlm, rows[start : start + 100], method, ENDS, (64,), biases=(0.0, 2.0))
+    if method is None or "yes-bias" not in method.label:
+        compare(vlm, questions(200), method, YES, (8,), biases=(-2.0, 1.0))
+
+
+@pytest.mark.slow
+def test_beams_are_refused_and_say_why(vlm, monkeypatch):
+    monkeypatch.setattr(vlm.model.generation_config, "num_beams", 2)
+    [found] = answer_traced(vlm, captions(1), None, ENDS, max_new_tokens=4, do_sample=False)
+    assert found.trace == {"refused": "decoding is not greedy"}
+    assert derive_answer(found.trace, "", 0.0, None) is None and trace_covers(found.trace, ENDS, 4)
+
+
+class Looped(LoopMethod):
+    name = "looped"
+
+
+@pytest.mark.parametrize(
+    ("method", "generation", "said"),
+    [
+        (None, {"do_sample": True}, "sampling"),
+        (None, {"num_beams": 4}, "beam"),
+        (None, {"stop_strings": ["."]}, "stop_strings"),
+        (None, {"protocol": "likelihood"}, "protocol"),
+        (Looped(), {}, "loop"),
+        ("no method", {}, "not a method"),
+        (None, {}, None),
+    ],
+)
+def test_what_cannot_be_read_from_one_run_is_known_before_it(method, generation, said):
+    problem = trace_problem(method, {**GENERATION, **generation})
+    assert (problem is None) if said is None else (said in problem)
+
+
+# -- thresholds
+
+
+def test_a_threshold_is_the_first_number_at_which_the_token_wins():
+    rng = np.random.default_rng(0)
+    scale = 10.0 ** rng.integers(-3, 4, 4000)
+    controlled, other = (rng.normal(size=(2, 4000)) * scale).astype(np.float32)
+    other[:500] = controlled[:500] + np.float32(1.0)  # ties at a round bias
+    first = rng.random(4000) < 0.5
+
+    def wins(bias):
+        biased = controlled + bias
+        return (biased > other) | (first & (biased == other))
+
+    found = thresholds(controlled, other, first)
+    assert found.dtype == np.float32
+    assert wins(found).all() and not wins(np.nextafter(found, np.float32(-np.inf))).any()
+
+
+def test_a_token_that_is_masked_never_wins_and_one_that_is_alone_always_does():
+    low = np.float32(-np.inf)
+    never, always = thresholds([low, 1.0], [0.0, low], [True, True])
+    assert never == np.inf and always < -1e38
+
+
+# -- reading a trace
+
+TEXTS = ["", " A", " A dog", " A dog.", " A dog. \ufffd", " A dog. é"]
+
+
+def test_the_answer_ends_at_the_first_step_whose_margin_is_reached():
+    trace = end_trace(-1.0, 8, TEXTS, [9.0, 5.0, 7.0, 1.0, 6.0, -2.0])
+    assert trace["ends"] == [[0, 9.0], [1, 5.0], [3, 1.0], [5, -2.0]]  # 7 and 6 never end anything
+    texts = {b: derive_answer(trace, "eos-bias", b, None) for b in (-1.0, 0.99, 1.0, 4.9, 5.0, 9.0)}
+    assert texts[-1.0] == texts[0.99] == Derived("A dog. é", 5, True)
+    assert texts[1.0] == texts[4.9] == Derived("A dog.", 3, True)
+    assert texts[5.0] == Derived("A", 1, True) and texts[9.0] == Derived("", 0, True)
+    assert derive_answer(trace, "", 0.0, None) == texts[-1.0]
+
+
+def test_a_trace_holds_neither_smaller_biases_nor_longer_answers_nor_other_controls():
+    trace = end_trace(-1.0, 8, TEXTS, [9.0, 5.0, 7.0, 1.0, 6.0, -2.0])
+    assert derive_answer(trace, "eos-bias", -1.5, None) is None
+    assert derive_answer(trace, "eos-bias", 0.0, 9) is None
+    assert derive_answer(trace, "yes-bias", 0.0, None) is None
+
+
+def test_an_answer_that_fills_the_cap_was_cut():
+    trace = end_trace(0.0, 8, TEXTS, [9.0, 5.0, 7.0, 1.0, 6.0, -2.0])
+    assert derive_answer(trace, "", 0.0, 6) == Derived("A dog. é", 5, True)
+    assert derive_answer(trace, "", 0.0, 5) == Derived("A dog. é", 5, False)
+    assert derive_answer(trace, "", 0.0, 4) == Derived("A dog. \ufffd", 4, False)  # the ids decide, not the text
+    assert derive_answer(trace, "eos-bias", 1.0, 3) == Derived("A dog.", 3, False)
+
+
+def test_each_answer_holds_for_a_range_of_biases_on_yes():
+    assert bias_ranges(0.0, [-3.0, 5.0, 0.5, -0.25]) == (-0.25, 0.5)
+    assert bias_ranges(0.5, [0.5]) == (0.5, np.inf) and bias_ranges(0.4, [0.5]) == (-np.inf, 0.5)
+    no, yes = Derived("No", 1, True), Derived("Yes", 1, True)
+    trace = yes_trace([(-np.inf, 0.5, no), (0.5, 2.0, yes)])
+    found = [derive_answer(trace, "yes-bias", b, 8) for b in (-50.0, 0.49, 0.5, 1.9, 2.0)]
+    assert found == [no, no, yes, yes, None]
+    assert trace_covers(trace, YES, 8) and not trace_covers(trace, TraceRequest("yes-bias", (0.0, 3.0)), 8)
+
+
+def test_a_control_is_split_off_only_where_it_acts_last():
+    eos = {"name": "eos-bias", "bias": 2.0}
+    air, vaf = {"name": "air"}, {"name": "vaf"}
+    both = {"name": "composed", "methods": [air, vaf]}
+    for base in (None, air, both):
+        joined = join_bias(base, "eos-bias", 2.0)
+        assert split_bias(joined) == (base, "eos-bias", 2.0)
+    assert split_bias(eos) == (None, "eos-bias", 2.0)
+    first = {"name": "composed", "methods": [eos, air]}
+    assert split_bias(first) == (first, "", 0.0)
