@@ -38,7 +38,7 @@ _MODULES = {
         ADHH AIR AIRMemory Artifact AttentionMethod AvisC CIPHER Composed ContrastiveMethod CropBlend CutOff DeCo DoLa
         ED EOSBias FarthestCrops FeedForwardMethod HeadMethod ICD LensMethod LogitsMethod LoopMethod M3ID MLIHE
         MeanToken MemVR Method NoisyCrops Nullu OtherImage PAI RITUAL RUDDER RandomCrops ReAskMethod SID SPIN
-        ShrunkCrops SteeringMethod VAF VCD VISTA VTI VisualTokenMethod YesBias get_method list_methods option
+        ShrunkCrops SteeringMethod VAF VAR VCD VISTA VTI VisualTokenMethod YesBias get_method list_methods option
     """,
     "airvlm.vlm": "VLM Answer",
     "airvlm.evaluation.evaluate": "evaluate",

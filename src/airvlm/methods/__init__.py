@@ -34,6 +34,7 @@ from airvlm.methods.templates import (
     VisualTokenMethod,
 )
 from airvlm.methods.vaf import VAF
+from airvlm.methods.var import VAR
 from airvlm.methods.vcd import VCD
 from airvlm.methods.vista import VISTA
 from airvlm.methods.vti import VTI
@@ -51,6 +52,7 @@ __all__ = [
     "SID",
     "SPIN",
     "VAF",
+    "VAR",
     "VCD",
     "VISTA",
     "VTI",

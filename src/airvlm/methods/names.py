@@ -25,7 +25,7 @@ __all__ = ["METHODS", "build_method", "get_method", "list_methods", "parse_metho
 # Modules of this package that define methods, by where these act; a module's methods are the classes of its `__all__`.
 MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
-    *("vaf", "pai", "mlihe", "spin", "adhh"),  # attention
+    *("vaf", "pai", "mlihe", "spin", "adhh", "var"),  # attention
     *("memvr", "rudder", "vista", "vti"),  # hidden states
     *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc"),  # logits
     *("nullu",),  # weights
