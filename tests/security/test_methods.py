@@ -6,12 +6,14 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import httpx
 import pytest
 
 from airvlm import VLM, CropBlend, Method
+from airvlm.methods import METHODS
 from airvlm.methods.requests import MethodLimits, method_from_request
 from airvlm.serve.completions import choose_method
 from airvlm.serve.errors import ApiError
@@ -211,6 +213,90 @@ def test_words_are_accepted_only_where_the_option_lists_them(monkeypatch: pytest
         assert method_from_request({"method": {"name": Steering.name}}) == Steering()
     finally:
         del METHODS[Steering.name]
+
+
+def methods_with_files() -> list[tuple[str, str]]:
+    return [
+        (name, field.name) for name, kind in METHODS.items() for field in fields(kind) if field.metadata.get("file")
+    ]
+
+
+def test_no_request_names_the_file_of_a_method(canary: Canary, audit: Audit) -> None:
+    """Options that hold a path (calibration artifacts) are the operator's alone."""
+    from airvlm.integrations.vllm import settings
+
+    found = methods_with_files()
+    assert found, "no method has a file"
+    paths: list[Any] = [str(canary.secret), str(canary.pipe), "/dev/zero", "", None, 0, 1.5, True, [str(canary.secret)]]
+    paths += [{"name": str(canary.secret)}, *canary.spellings()]
+
+    def attack(values: list[Any]) -> None:
+        for name, option in found:
+            for value in values:
+                method = {"name": name, option: value}
+                nested = {"name": "composed", "methods": [NAMED, method]}
+                wrapped = {"name": "random-crops", "method": method}
+                for setting in ({"method": method}, {"method": nested}, {"method": wrapped}):
+                    for default in (None, METHODS[name]()):
+                        with pytest.raises(ValueError, match="names a file"):
+                            method_from_request(setting, default)
+                    with pytest.raises(ValueError, match="names a file"):
+                        settings.resolve(True, setting)
+                with pytest.raises(ValueError, match="names a file"):  # a change of the operator's own method
+                    method_from_request({"method": {option: value}}, METHODS[name]())
+
+    _run(lambda: attack(paths[:2]))
+    with audit.watch() as events:
+        _run(lambda: attack(paths))
+    assert events == []
+    assert not canary.imported.exists()
+
+
+def test_the_operators_artifact_stays_where_a_request_changes_other_options() -> None:
+    name, option = methods_with_files()[0]
+    own = METHODS[name](**{option: "/srv/artifact.safetensors"})
+    other = next(f.name for f in fields(own) if f.name == "strength" or f.name == "rank" or f.name == "weight")
+    changed = method_from_request({"method": {other: 1}}, own)
+    assert changed is not None
+    assert getattr(changed, option) == "/srv/artifact.safetensors"
+
+
+def test_a_method_without_its_artifact_is_the_requests_fault(server: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": _picture()}}
+    message = {"role": "user", "content": [image, {"type": "text", "text": "Is there a dog?"}]}
+    for name, _ in methods_with_files():
+        body = {"model": "tiny", "messages": [message], "max_tokens": 1, "airvlm": {"method": name}}
+        answer = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert "artifact" in answer.text
+    listed = httpx.get(f"{server}/v1/models").json()["data"]
+    assert not {f"tiny+{name}" for name, _ in methods_with_files()} & {one["id"] for one in listed}
+
+
+def test_options_that_do_not_suit_the_model_are_the_requests_fault(server: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": _picture()}}
+    message = {"role": "user", "content": [image, {"type": "text", "text": "Is there a dog?"}]}
+    for method in ({"name": "vaf", "layers": [0, 1000]}, {"name": "air", "layers": [0, 10**9]}, {"name": "ad-hh"}):
+        body = {"model": "tiny", "messages": [message], "max_tokens": 1, "airvlm": {"method": method}}
+        answer = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert "/airvlm/" not in answer.text, "the folder of the model is the operator's"
+
+
+def test_the_schema_offers_no_file(server: str) -> None:
+    schema = httpx.get(f"{server}/openapi.json").json()
+    by_name = {one["properties"]["name"]["const"]: one for one in schema["components"]["schemas"]["Method"]["anyOf"]}
+    for name, option in methods_with_files():
+        assert option not in by_name[name]["properties"]
+
+
+def _picture() -> str:
+    import base64
+
+    from airvlm import tiny
+
+    data = next(iter(tiny.scenes("test"))).path.read_bytes()
+    return "data:image/webp;base64," + base64.b64encode(data).decode()
 
 
 @pytest.mark.parametrize(

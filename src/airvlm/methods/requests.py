@@ -107,12 +107,19 @@ class _Builder:
         if depth > self.limits.depth:
             raise ValueError(f"methods nested deeper than {self.limits.depth}; this server allows no more")
         options = {key: value for key, value in data.items() if key != "name"}
-        return _build(name, self.options(kind, name, options, depth))
+        method = _build(name, self.options(kind, name, options, depth))
+        for field in fields(method):
+            if field.metadata.get("file") and not getattr(method, field.name):
+                raise ValueError(f"{name} needs its {field.name}, a file that only the server's operator can name")
+        return method
 
     def options(self, kind: type[Method], who: str, given: Mapping[str, Any], depth: int) -> dict[str, Any]:
         hints = get_type_hints(kind)
-        known = [field.name for field in fields(kind)]
+        files = [field.name for field in fields(kind) if field.metadata.get("file")]
+        known = [field.name for field in fields(kind) if field.name not in files]
         for key in given:
+            if key in files:
+                raise ValueError(f"{who}.{key} names a file, which a request cannot do")
             if key not in known:
                 raise ValueError(f"{who} has no option {_shorten(key)}; it has {', '.join(known) or 'none'}")
         values = {key: self._value(f"{who}.{key}", value, hints.get(key), depth) for key, value in given.items()}

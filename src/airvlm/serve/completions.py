@@ -221,6 +221,10 @@ class Completion:
     async def _next_event(self) -> tuple[int, Delta | Finished]:
         i, event = await self._events.get()
         if isinstance(event, Failed):
+            if isinstance(event.error, ValueError):  # options that do not suit this model, a mode that is not supported
+                vlm = self.reader.vlm
+                where = str(getattr(vlm.model.config, "_name_or_path", "") or vlm.name)  # may be a folder of the server
+                raise ApiError(400, str(event.error).replace(where, vlm.name))
             log.error("an answer failed", exc_info=event.error)
             raise ApiError(500, f"the model could not answer: {type(event.error).__name__}: {event.error}")
         if isinstance(event, Finished):

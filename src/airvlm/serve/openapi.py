@@ -147,6 +147,8 @@ def _options_schema(kind: type[Method]) -> dict[str, Any]:
     own = {"$ref": REFERENCE.format(model="Method")}
     properties: dict[str, Any] = {"name": {"const": kind.name}}
     for name, option in TypeAdapter(kind).json_schema().get("properties", {}).items():
+        if kind.__dataclass_fields__[name].metadata.get("file"):
+            continue  # a request cannot name a file
         option = {key: value for key, value in option.items() if key != "default"}
         if "$ref" in option:
             option = own
