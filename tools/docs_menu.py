@@ -1,7 +1,8 @@
-"""A hook of mkdocs: every page of docs/reference/methods is in the menu, without a line in mkdocs.yml for each."""
+"""Hooks of mkdocs: pages of methods are in the menu by themselves, and notes for the tests are not shown."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,21 @@ HEADING = "Methods"
 
 
 def on_config(config: Any) -> Any:
-    """Add the pages of methods that the menu does not name to its section of methods."""
+    """Add the pages of methods that the menu does not name to its section of methods, by their short titles."""
     section = _find(config.nav)
     named = {page for entry in section for page in (entry.values() if isinstance(entry, dict) else [entry])}
-    pages = sorted(Path(config.docs_dir, FOLDER).glob("*.md"))
-    section += [page for path in pages if (page := f"{FOLDER}/{path.name}") not in named]
+    entries = []
+    for path in sorted(Path(config.docs_dir, FOLDER).glob("*.md")):
+        if (page := f"{FOLDER}/{path.name}") not in named:
+            title = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            entries.append({title.partition(":")[0].partition(" that ")[0]: page})
+    section += sorted(entries, key=lambda entry: next(iter(entry)).lower())
     return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Examples that the tests do not run say why in their title, which tells a reader nothing."""
+    return re.sub(r'^(```\w+) title="not run: [^"]*"$', r"\1", markdown, flags=re.MULTILINE)
 
 
 def _find(entries: list[Any]) -> list[Any]:

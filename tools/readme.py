@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,18 @@ def methods_table() -> str:
     return _table(["method", "paper", "acts on", "forward passes", "what it does"], rows)
 
 
+def options_of(name: str) -> str:
+    """One row per option of a method."""
+    from airvlm.cli.method_table import describe_method
+    from airvlm.methods import METHODS
+
+    rows = [
+        [f"`{option['name']}`", f"`{option['default']}`", option["values"], option["help"]]
+        for option in describe_method(METHODS[name])["options"]
+    ]
+    return _table(["option", "default", "values", "meaning"], rows)
+
+
 def _methods() -> list[tuple[str, type[Method]]]:
     """The methods of this package by name, grouped by site, controls last."""
     from airvlm.methods import METHODS
@@ -66,8 +79,8 @@ def _link(name: str, kind: type[Method], folder: str) -> str:
 def _paper(text: str | None) -> str:
     if text is None:
         return "ours"
-    found = re.search(r"\((.+), arXiv (\d+\.\d+)\)", text)
-    return f"[{found[1]}](https://arxiv.org/abs/{found[2]})" if found else text
+    found = re.search(r"\((?:(.+), )?arXiv (\d+\.\d+)\)", text)
+    return f"[{found[1] or 'arXiv'}](https://arxiv.org/abs/{found[2]})" if found else text
 
 
 # -- models and commands
@@ -101,8 +114,9 @@ def _options(command: Any, context: Any) -> Iterable[Sequence[str]]:
         record = param.get_help_record(context)
         if record is not None and param.name != "help":
             name, text = record
-            # arguments carry a type that says nothing
-            yield f"`{name.split(' <')[0] if param.param_type_name == 'argument' else name}`", " ".join(text.split())
+            # as `--help` prints it: no type of an argument, no brackets around a default in words
+            name = name.split(" <")[0] if param.param_type_name == "argument" else name
+            yield f"`{name}`", re.sub(r"default: \(([^()]*)\)", r"default: \1", " ".join(text.split()))
 
 
 # -- files
@@ -113,6 +127,16 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/models.md": {"models": models_table},
     "docs/reference/commands.md": {"commands": commands},
 }
+
+
+def parts_of_pages() -> dict[str, dict[str, Callable[[], str]]]:
+    """PARTS, and the options on the pages of methods: `<!-- generated: options of vcd -->`."""
+    found = {file: dict(parts) for file, parts in PARTS.items()}
+    for path in sorted(PAGES.glob("*.md")):
+        for name in re.findall(r"<!-- generated: options of (\S+) -->", path.read_text(encoding="utf-8")):
+            parts = found.setdefault(path.relative_to(ROOT).as_posix(), {})
+            parts[f"options of {name}"] = partial(options_of, name)
+    return found
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -131,7 +155,7 @@ def replace_part(text: str, name: str, new: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Update the files, or only check them; returns the exit code."""
     stale = []
-    for file, parts in PARTS.items():
+    for file, parts in parts_of_pages().items():
         path = ROOT / file
         old = text = path.read_text(encoding="utf-8")
         for name, make in parts.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from airvlm import VLM
+from airvlm.models.families import FAMILIES
 from tools import readme
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,10 @@ def test_the_results_have_at_most_8_rows_and_5_columns() -> None:
     head, *rows = table("method")
     assert len(head) <= 5
     assert len(rows) <= 8
+
+
+def test_it_counts_the_model_families() -> None:
+    assert f"[{len(FAMILIES)} model families]" in README
 
 
 def test_generated_parts_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
