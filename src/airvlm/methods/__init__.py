@@ -13,6 +13,7 @@ from airvlm.methods.deco import DeCo
 from airvlm.methods.dola import DoLa
 from airvlm.methods.icd import ICD
 from airvlm.methods.m3id import M3ID
+from airvlm.methods.marine import MARINE
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.mlihe import MLIHE
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
@@ -45,6 +46,7 @@ __all__ = [
     "CIPHER",
     "ICD",
     "M3ID",
+    "MARINE",
     "METHODS",
     "MLIHE",
     "PAI",

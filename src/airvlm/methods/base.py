@@ -149,7 +149,8 @@ class Method:
 def _spell(value: Any) -> str:
     """An option's value as the command line takes it."""
     if isinstance(value, tuple):
-        return f"({','.join(_spell(v) for v in value)}{',' if len(value) == 1 else ''})"
+        inner = [repr(v) if isinstance(v, str) else _spell(v) for v in value]
+        return f"({','.join(inner)}{',' if len(value) == 1 else ''})"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
