@@ -8,6 +8,7 @@ from airvlm.methods.base import Method, option
 from airvlm.methods.biases import CutOff, EOSBias, YesBias
 from airvlm.methods.composed import Composed
 from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherImage, RandomCrops, ShrunkCrops
+from airvlm.methods.crg import CRG
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.deco import DeCo
 from airvlm.methods.dola import DoLa
@@ -44,6 +45,7 @@ __all__ = [
     "ADHH",
     "AIR",
     "CIPHER",
+    "CRG",
     "ICD",
     "M3ID",
     "MARINE",
