@@ -20,6 +20,7 @@ from airvlm.methods.mlihe import MLIHE
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
 from airvlm.methods.nullu import CIPHER, Nullu
 from airvlm.methods.pai import PAI
+from airvlm.methods.ritual import ED, RITUAL
 from airvlm.methods.rudder import RUDDER
 from airvlm.methods.sid import SID
 from airvlm.methods.spin import SPIN
@@ -38,6 +39,7 @@ from airvlm.methods.templates import (
 from airvlm.methods.vaf import VAF
 from airvlm.methods.var import VAR
 from airvlm.methods.vcd import VCD
+from airvlm.methods.vicrop import ViCrop
 from airvlm.methods.vista import VISTA
 from airvlm.methods.vti import VTI
 
@@ -46,12 +48,14 @@ __all__ = [
     "AIR",
     "CIPHER",
     "CRG",
+    "ED",
     "ICD",
     "M3ID",
     "MARINE",
     "METHODS",
     "MLIHE",
     "PAI",
+    "RITUAL",
     "RUDDER",
     "SID",
     "SPIN",
@@ -87,6 +91,7 @@ __all__ = [
     "ReAskMethod",
     "ShrunkCrops",
     "SteeringMethod",
+    "ViCrop",
     "VisualTokenMethod",
     "YesBias",
     "build_method",

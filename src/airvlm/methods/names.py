@@ -27,8 +27,9 @@ MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
     *("vaf", "pai", "mlihe", "spin", "adhh", "var"),  # attention
     *("memvr", "rudder", "vista", "vti"),  # hidden states
-    *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc", "marine", "crg"),  # logits
+    *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc", "marine", "crg", "ritual"),  # logits
     *("nullu",),  # weights
+    *("vicrop",),  # input
     *("biases", "controls"),
 )
 VANILLA = ("vanilla", "none")  # the model as it is

@@ -298,7 +298,8 @@ def check_text_only_rows(subject: MethodOnFamily) -> None:
     ids, scores = subject.acted().of_row(TEXT_ROW)
     expected_ids, expected_scores = subject.vanilla(subject.acting_mode).of_row(TEXT_ROW)
     assert ids == expected_ids, "other tokens are generated for the row without an image"
-    torch.testing.assert_close(scores, expected_scores)
+    # sums differ in their order where the method makes its neighbors longer
+    torch.testing.assert_close(scores, expected_scores, rtol=1e-4, atol=1e-4)
 
 
 def check_no_cache(subject: MethodOnFamily) -> None:

@@ -138,10 +138,12 @@ class SmallProcessor:
         features = self.model.base_model.get_image_features(**arguments, return_dict=True).pooler_output
         return sum(entry.numel() // WIDTH for entry in features)
 
-    def __call__(self, images: Any = None, text: Any = None, **_: Any) -> BatchFeature:
+    def __call__(
+        self, images: Any = None, text: Any = None, add_special_tokens: bool = True, **_: Any
+    ) -> BatchFeature:
         texts = [text] if isinstance(text, str) else list(text)
         by_row = [[] for _ in texts] if images is None else [_as_list(row) for row in images]
-        ids = [self._ids(row, own) for row, own in zip(texts, by_row, strict=True)]
+        ids = [self._ids(row, own, [BOS] * add_special_tokens) for row, own in zip(texts, by_row, strict=True)]
         length = max(map(len, ids))
         input_ids = torch.tensor([[PAD] * (length - len(row)) + row for row in ids])
         attention_mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in ids])
@@ -150,15 +152,17 @@ class SmallProcessor:
             batch[TOKEN_TYPES[self.family]] = (input_ids == IMAGE).long()
         return BatchFeature(batch)
 
-    def _ids(self, text: str, images: Sequence[Image.Image]) -> list[int]:
-        """One text with each <image> spelled out as its image's placeholders."""
+    def _ids(self, text: str, images: Sequence[Image.Image], first: list[int]) -> list[int]:
+        """One text with each <image> spelled out as its image's placeholders; marks that it has are kept."""
         counts = [self.placeholders([image]) for image in images]
         if self.family == "llava_onevision" and len(images) > 1:  # several images per row are not tiled
             counts = [self.placeholders(images) // len(images)] * len(images)
-        ids = [BOS]
+        ids = list(first)
         spaced = text.replace("<image>", " <image> ")  # words are split at spaces
-        for token in self.tokenizer(spaced, add_special_tokens=False)["input_ids"]:
-            ids += [START, *[IMAGE] * counts.pop(0), END] if token == IMAGE else [token]
+        tokens = self.tokenizer(spaced, add_special_tokens=False)["input_ids"]
+        for i, token in enumerate(tokens):
+            before, after = ([] if mark in tokens[i - 1 : i + 2] else [mark] for mark in (START, END))
+            ids += [*before, *[IMAGE] * counts.pop(0), *after] if token == IMAGE else [token]
         if counts:
             raise ValueError(f"{len(counts)} images have no <image> in {text!r}")
         return ids
