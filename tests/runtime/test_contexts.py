@@ -94,7 +94,7 @@ def test_a_thread_that_was_given_the_generate_of_the_block_may_stream(llava: Any
     text = processor.tokenizer.decode(expected[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     with CropBlend(weight=0.5)(model, processor, images=images) as run:
         for target in (model.generate, run.generate):
-            streamer = TextIteratorStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
+            streamer = TextIteratorStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=20)
             thread = threading.Thread(target=target, kwargs={**batch, **GREEDY, "streamer": streamer})
             thread.start()
             assert "".join(streamer).strip() == text.strip()

@@ -69,6 +69,6 @@ def test_a_cache_that_the_second_stream_has_not_seen_is_refused() -> None:
     with torch.no_grad():
         cache = model(**batch, use_cache=True).past_key_values
     longer = {**batch, "attention_mask": torch.cat([batch["attention_mask"]] * 2, 1), "past_key_values": cache}
-    with pytest.raises(ValueError, match="a cache it has not seen"), torch.no_grad():
+    with pytest.raises(ValueError, match="a cache that it has not seen"), torch.no_grad():
         with VCD()(model):
             model(**longer)

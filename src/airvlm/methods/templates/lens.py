@@ -19,6 +19,7 @@ __all__ = ["LensIntervention", "LensMethod"]
 class LensMethod(Method):
     """Combines the logits with those read off earlier layers, at the positions whose next token is predicted."""
 
+    site: ClassVar[str] = "logits"
     normed: ClassVar[bool] = True  # apply the final norm before the head; some published code leaves it out
     needs_images: ClassVar[bool] = False
 

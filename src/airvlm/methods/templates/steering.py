@@ -37,6 +37,7 @@ def steer_keeping_norm(y: Tensor, v: Tensor, strength: float | Tensor) -> Tensor
 class SteeringMethod(Method):
     """Moves hidden states along a direction per layer."""
 
+    site: ClassVar[str] = "hidden states"
     writes: ClassVar[Site] = "ffn"  # where directions are added
     phases: ClassVar[Literal["all", "decode"]] = "all"  # prefill and decode steps, or decode steps alone
 
