@@ -275,3 +275,38 @@ def add_mmhal(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {**facts, "image_src": "https://c1.staticflickr.com/1/1_o.jpg", "gt_answer": "A dog.", "model_answer": ""}
     pin(server, "MMHAL", {"eval/data/mmhal-bench_answer_template.json": json.dumps([row]).encode()}, monkeypatch)
     server.add_file("c1.staticflickr.com/1/1_o.jpg", make_image(1))
+
+
+def add_haloquest(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = ",image_name,url,image type,hallucination type,question,groundtruth responses,split"
+    rows = [
+        f"{n},{n}.png,https://midjourney-image.s3.amazonaws.com/{n}.png,generated,false premises,What?,Nothing.,eval"
+        for n in range(3)
+    ]
+    pin(server, "HALOQUEST", {"haloquest-eval.csv": "\n".join([head, *rows]).encode()}, monkeypatch)
+    for n in range(2):  # the third is gone
+        server.add_file(f"midjourney-image.s3.amazonaws.com/{n}.png", make_image(n, "PNG"))
+
+
+def add_reefknot(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"image_id": "713", "query_prompt": "Is it? Please answer yes or no.", "label": "yes"}
+    row |= {"type": "Yes/No", "mllm_name": "", "response": "", "relation_type": "perception"}
+    pin(server, "REEFKNOT", {"Dataset/YESNO.jsonl": lines([row])}, monkeypatch)
+    server.add_file("cs.stanford.edu/people/rak248/VG_100K/713.jpg", make_image(1))
+
+
+def add_detailcaps(server: DataServer) -> None:
+    """DetailCaps-4870: image, source, binary and three captions."""
+    rows = [
+        {
+            "image": f"{n}.jpg",
+            "source": "coco",
+            "binary": make_image(n, kind),
+            "GT_Caption_GPT4O": "A dog.",
+            "GT_Caption_GPT4V": "A brown dog.",
+            "GT_Caption_Gemini15Pro": "A dog on a chair.",
+        }
+        for n, kind in enumerate(("JPEG", "PNG"))
+    ]
+    name = "foundation-multimodal-models/DetailCaps-4870"
+    server.add_repository(name, {"data/test-00000-of-00001.parquet": make_parquet(rows)})

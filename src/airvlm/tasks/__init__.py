@@ -90,6 +90,13 @@ _OWN: dict[str, TaskEntry] = {
     "vstar": TaskEntry("vstar:VStar", "V* Bench: likelihood or letter protocol"),
     "hr-bench": TaskEntry("hr_bench:HRBench", "HR-Bench 4K: multiple choice about large images"),
     "hr-bench-8k": TaskEntry("hr_bench:HRBench", "HR-Bench 8K", {"size": "8k"}),
+    "haloquest": TaskEntry("haloquest:HaloQuest", "HaloQuest: false premises and missing context, judged"),
+    "reefknot": TaskEntry("reefknot:Reefknot", "Reefknot: relations, yes/no questions"),
+    "reefknot-choice": TaskEntry("reefknot:ReefknotChoice", "Reefknot: relations, multiple choice"),
+    "reefknot-vqa": TaskEntry("reefknot:ReefknotVQA", "Reefknot: relations, open questions"),
+    "detailcaps": TaskEntry(
+        "detailcaps:DetailCaps", "DetailCaps: objects, attributes and relations of descriptions (CAPTURE)"
+    ),
     "mmhal": TaskEntry("mmhal:MMHal", "MMHal-Bench, judged 0-6"),
     "mmvet": TaskEntry("mmvet:MMVet", "MM-Vet, judged 0-1"),
     "llava-bench": TaskEntry("llava_bench:LLaVABench", "LLaVA-Bench, COCO and in the wild, judged"),

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from airvlm.tasks.answers import Entry, score_entries, score_format
-from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Scores, Task, TaskDataMissing
+from airvlm.tasks.base import UNPARSED, Counts, Item, Metric, Ratio, Scores, Task, TaskDataMissing
 from airvlm.tasks.files.reading import find_file, read_json, read_records, read_text
 from airvlm.tasks.words.base_forms import find_nouns
 from airvlm.tasks.words.tagger import describe_tagger, load_tagger
@@ -273,6 +273,7 @@ def _define_metrics(groups: Iterable[str]) -> dict[str, Metric]:
         metrics[f"precision{suffix}"] = Metric(Guarded(f"{name}.both_no", f"{name}.said_no", start))
         metrics[f"recall{suffix}"] = Metric(Guarded(f"{name}.both_no", f"{name}.no", start))
         metrics[f"f1{suffix}"] = Metric(OfficialF1(name, 0.001 if name == "existence" else 0.0001, start))
+        metrics[f"yes_ratio{suffix}"] = Metric(Ratio(f"{name}.said_yes", f"{name}.n"), "neither")
     return metrics
 
 
@@ -283,7 +284,7 @@ def _make_question(item: Item) -> Item:
 
 @dataclass(frozen=True)
 class AmberYesNo(Task):
-    """AMBER's discriminative part: accuracy, and precision, recall and F1 of the answer "no"."""
+    """AMBER's discriminative part: accuracy and yes-ratio, and precision, recall and F1 of the answer "no"."""
 
     parser: Literal["strict", "official"] = "strict"  # official: the answer must be exactly "Yes" or "No"
 
@@ -313,6 +314,7 @@ class AmberYesNo(Task):
                 counts[f"{name}.n"] = 1.0
                 counts[f"{name}.correct"] = float(parsed == item.truth)
                 counts[f"{name}.said_no"] = float(parsed == "no")
+                counts[f"{name}.said_yes"] = float(parsed == "yes")
                 counts[f"{name}.no"] = float(item.truth == "no")
                 counts[f"{name}.both_no"] = float(parsed == "no" == item.truth)
             return counts, {"label": item.truth, "parsed": parsed, "correct": parsed == item.truth}

@@ -58,6 +58,7 @@ METRICS = {
     "easy": Metric(Ratio("easy_right", "easys")),
     "hard": Metric(Ratio("hard_right", "hards")),
     "accuracy": Metric(Ratio("right", "n")),  # aAcc under the name that all tasks share
+    "yes_ratio": Metric(Ratio("said_yes", "n"), "neither"),
     "yes_difference": Metric(_count_yes_difference, "neither"),  # answered yes minus truly yes
     "false_yes": Metric(Ratio("false_yes", "wrong"), "neither"),  # of the wrong answers, those where no is right
     "figure_inconsistent": Metric(Ratio("figure_some", "figures"), "lower"),
