@@ -87,6 +87,36 @@ def test_the_examples_of_a_page_run(
             raise AssertionError(f"{where}: a block of {block.language!r} is not run and does not say why")
 
 
+def check_command(line: str, where: str) -> None:
+    """A command that is not run has a name and options that exist."""
+    words = shlex.split(line, comments=True)
+    assert words[1] in cli.COMMANDS, f"{where}: no such command: {line}"
+    known = {name for param in cli.load_command(words[1]).params for name in (*param.opts, *param.secondary_opts)}
+    ours = words[2 : words.index("--")] if "--" in words else words[2:]
+    unknown = [word for word in ours if word.startswith("--") and word.partition("=")[0] not in known | {"--help"}]
+    assert not unknown, f"{where}: no such option: {' '.join(unknown)} in {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_are_not_run_have_names_and_options_that_exist(page: Path) -> None:
+    text = page.read_text()
+    for block in blocks(text):
+        if block.language == "sh":
+            for line in re.sub(r"\\\n", " ", block.body).splitlines():
+                if line.startswith("airvlm "):
+                    check_command(line, f"{page.relative_to(ROOT)}:{block.line}")
+    for name in re.findall(r"(?<!`)`airvlm ([a-z-]+)[^`]*`", FENCE.sub("", text)):
+        assert name in cli.COMMANDS, f"{page.relative_to(ROOT)}: no such command: airvlm {name}"
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    check_command("airvlm ask photo.jpg --method vcd  # a comment", "here")
+    with pytest.raises(AssertionError, match="no such option: --sett"):
+        check_command("airvlm ask photo.jpg --sett weight=1", "here")
+    with pytest.raises(AssertionError, match="no such command"):
+        check_command("airvlm describe photo.jpg", "here")
+
+
 def test_blocks_are_found_with_their_languages_and_excuses() -> None:
     text = 'a\n```python\nx = 1\n```\n\n```sh title="not run: needs a GPU"\nls\n```\n'
     assert blocks(text) == [Block("python", "", "x = 1\n", 2), Block("sh", "needs a GPU", "ls\n", 6)]
