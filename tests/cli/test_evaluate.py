@@ -8,6 +8,7 @@ import fakes
 import pytest
 
 from airvlm.cli import common, run
+from airvlm.evaluation.plan import choose_items
 from airvlm.evaluation.results import Results
 
 pytestmark = pytest.mark.usefixtures("fake_world")
@@ -41,7 +42,7 @@ def test_tables_name_the_model_and_the_methods_settings_and_progress_stays_apart
     printed = capsys.readouterr()
     assert printed.out.startswith("better:bias=0.7: bias=0.7, fires=True\n")
     assert "fake-captions, test split; 40 items on 40 images; at most 64 tokens, greedy; model fake" in printed.out
-    assert "40 items x 2 methods (vanilla, better:bias=0.7) = 80" in printed.err
+    assert "40 items x 7 runs (vanilla, better:bias=0.7, eos-bias:bias=-1, " in printed.err
     assert "answers to generate" in printed.err and "answers to generate" not in printed.out
     assert "\r" not in printed.err and "answer/s" not in printed.err  # no bar into a file
     assert not any(line.endswith(" ") for line in printed.out.splitlines())
@@ -111,7 +112,6 @@ def test_a_device_that_is_not_there_is_refused_before_a_model_is_loaded(tmp_path
         (["fake-captions", "--limit", "0"], "limit"),
         (["fake-captions", "--split", "train"], "split"),
         (["fake-captions", "--variant", "odd"], "no variant 'odd'"),
-        (["chair"], "--data"),
         ([], "TASK"),
         (["fake-captions", "--sweep", "nothing"], "--sweep nothing"),
         (["fake-captions", "--sweep", "bias=1", "--sweep", "bias=2"], "varied twice"),
@@ -133,7 +133,24 @@ def test_limit_and_split_choose_the_items(tmp_path, capsys):
     assert run([*arguments, "--output", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fake-captions, validation"]["vanilla"]["recall"]["n"] == 9
-    assert Results.load(tmp_path).tasks["fake-captions, validation"].items[0].id == "validation-0"
+    items = Results.load(tmp_path).tasks["fake-captions, validation"].items
+    assert [item.id for item in items] == [item.id for item in choose_items(fakes.FakeCaptions(), 9, "validation")[0]]
+
+
+def test_samples_are_written_one_file_per_task_and_method(tmp_path, capsys):
+    arguments = [
+        "evaluate",
+        "fake-captions",
+        "--method",
+        "better:bias=0.7",
+        "--limit",
+        "9",
+        "--log-samples",
+        "--no-curve",
+    ]
+    assert run([*arguments, "--output", str(tmp_path)]) == 0
+    files, said = sorted((tmp_path / "samples").iterdir()), capsys.readouterr().err
+    assert len(files) == 2 and all(file.suffix == ".jsonl" and str(file) in said for file in files)
 
 
 # -- sweeps

@@ -208,9 +208,13 @@ def test_a_budget_of_answers_is_kept_and_well_used(tmp_path: Path, answers: int)
 
 
 def test_a_budget_of_answers_that_is_too_small_is_refused_with_the_smallest_one(tmp_path: Path) -> None:
-    smallest = SMALLEST * (12 + 1 + BIASES) + SMALLEST * (SURVIVORS + 1 + BIASES)
-    with pytest.raises(ValueError, match=rf"--budget 5 is too small.*need at least {smallest};.*fewer --settings"):
-        _run(tmp_path, speaker := Speaker(), 12, budget=Budget(answers=5))
+    traced = SMALLEST * (12 + 1) + SMALLEST * (SURVIVORS + 1)
+    with pytest.raises(ValueError, match=rf"--budget 5 is too small.*need at least {traced};.*fewer --settings"):
+        _run(tmp_path, Speaker(), 12, budget=Budget(answers=5))
+    smallest = traced + 2 * SMALLEST * BIASES  # a model whose margins cannot be recorded
+    with pytest.raises(ValueError, match=rf"need at least {smallest};"):
+        _run(tmp_path, speaker := Speaker(), 12, budget=Budget(answers=smallest - 1))
+    assert speaker.asked == 0
     found = _run(tmp_path, speaker := Speaker(), 12, budget=Budget(answers=smallest))
     assert 0 < speaker.asked == found.answers <= smallest
 
@@ -476,6 +480,8 @@ def test_the_command_calibrates_the_embedded_model(tmp_path: Path, capsys: pytes
         (["tiny-chair", "--method", "none"], "vanilla has no setting"),
         (["tiny-chair", "--split", "validation"], "--split"),
         (["tiny-chair", "--shard", "5/2"], "0/4"),
+        (["tiny-chair", "--split", "test"], "--split"),
+        (["tiny-chair", "--budget", "5", "--settings", "4"], "need at least 288"),
         (["tiny-chair", "--shard", "0/2", "--workers", "2"], "not two of them"),
         (["tiny-chair", "--ray", "2", "--shard", "0/2"], "not two of them"),
     ],

@@ -358,6 +358,22 @@ def test_one_import_evaluates_and_returns_a_frame(tmp_path):
     assert again.equals(frame)
 
 
+def test_samples_are_one_file_per_task_and_method(tmp_path):
+    results = run(tmp_path, methods={"better: a/b": FakeMethod("better", 0.7)}, curve=False, limit=9)
+    files = results.write_samples()
+    assert len(files) == len(set(files)) == 4 and all(file.parent == tmp_path / "samples" for file in files)
+    task = results.tasks["fake-questions"]
+    [file] = [file for file in files if file.name.startswith("fake-questions--better")]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["id"] for line in lines] == [item.id for item in task.items] and len(lines) == 18
+    assert [line["answer"] for line in lines] == task.texts("better: a/b")
+    first, item = lines[0], task.items[0]
+    assert (first["question"], first["target"], first["image"]) == (item.question, item.truth, item.image)
+    assert first["score"] == task.scores("better: a/b").per_item[0]
+    assert (first["task"], first["method"], first["model"]) == ("fake-questions", "better: a/b", "fake")
+    assert results.write_samples(tmp_path / "other")[0].parent == tmp_path / "other"
+
+
 def test_results_are_written_as_csv_markdown_and_latex(tmp_path):
     results = run(tmp_path, tasks=["fake-captions"], methods={"=2+3": FakeMethod("better", 0.7)})
     rows = results.to_csv(tmp_path / "a.csv").splitlines()

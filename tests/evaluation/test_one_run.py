@@ -18,6 +18,7 @@ from airvlm.evaluation.traces import end_trace, yes_trace
 from airvlm.evaluation.workers import Shard
 from airvlm.methods import VAF, Composed, EOSBias, YesBias
 from airvlm.report import Report
+from airvlm.reporting.tables import task_table
 
 LIMIT = 12
 SMALLER = 1.3
@@ -259,6 +260,31 @@ def test_the_bias_at_which_a_method_keeps_vanillas_recall(tmp_path):
 def test_without_a_trace_there_is_no_curve_of_its_own(tmp_path, monkeypatch):
     [task] = untraced(tmp_path, monkeypatch).tasks.values()
     assert task.own_curve("vaf") == {} and task.keeping_bias("vaf") is None and len(task.own_curve(VANILLA)) == 6
+
+
+def test_the_table_has_the_bias_and_what_is_left_there(tmp_path):
+    [task] = run(tmp_path, WordsVLM()).tasks.values()
+    table = task_table(task)
+    at = [column.full_title for column in table.columns].index("bias that keeps vanilla's recall, with eos-bias")
+    cells = {label: row[at] for label, row in table.rows}
+    assert cells["vaf"].text == f"{task.keeping_bias('vaf'):+.2f}".replace("-", "−")
+    assert cells["vaf"].note.startswith("CHAIR_S ") and cells[VANILLA].text == ""
+
+
+def test_every_methods_curve_is_drawn_beside_vanillas(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    from airvlm.reporting import figures
+
+    drawn = []
+    scatter = figures.scatter
+    monkeypatch.setattr(figures, "scatter", lambda *args: (drawn.append(args[3]), scatter(*args))[1])
+    [task] = run(tmp_path, WordsVLM()).tasks.values()
+    assert figures.draw_curves(task, tmp_path / "plots/curve.png") == tmp_path / "plots/curve.png"
+    assert (tmp_path / "plots/curve.png").read_bytes().startswith(b"\x89PNG")
+    lines = {series.name: series.points for series in drawn[0] if series.line}
+    assert list(lines) == ["EOS-bias baseline", "vaf with EOS bias"]
+    recalls = [sample.value("recall") for sample in task.own_curve("vaf").values()]
+    assert [point.x for point in lines["vaf with EOS bias"]] == recalls
 
 
 # -- the plan

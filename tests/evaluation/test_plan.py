@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fakes import FakeCaptions, FakeQuestions
 from PIL import Image
 
-from airvlm.evaluation.plan import IMAGES_TOGETHER, ModelInfo, TaskSpec, add_noise, image_digest, plan_batches
+from airvlm.evaluation.plan import (
+    IMAGES_TOGETHER,
+    ModelInfo,
+    TaskSpec,
+    add_noise,
+    choose_items,
+    image_digest,
+    plan_batches,
+)
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item
 
@@ -125,3 +134,25 @@ def test_a_task_is_given_by_name_as_an_object_or_as_a_spec():
         TaskSpec.of(7)
     with pytest.raises(ValueError, match="no items in its test split"):
         TaskSpec.of(type(own.task)(n=0))
+
+
+# -- a part of the images
+
+
+def test_a_limit_counts_images_and_takes_all_their_questions():
+    items, images = choose_items(FakeQuestions(), 5, "test")
+    assert images == 30 and len(items) == 10 and len({item.group for item in items}) == 5
+    assert [item.id for item in items] == [item.id for item in FakeQuestions().items() if item in items]  # in order
+
+
+def test_images_are_drawn_in_a_fixed_order_that_is_not_the_tasks():
+    parts = [{item.group for item in choose_items(FakeCaptions(), n, "test")[0]} for n in (5, 20, 40, None)]
+    assert parts[0] < parts[1] < parts[2] == parts[3]
+    assert parts[0] != {f"test-{i}" for i in range(5)}
+
+
+def test_a_spec_says_how_many_images_were_left_out():
+    assert TaskSpec.of("fake-questions", limit=5).sample_text == (
+        "10 items on 5 images (25 of 30 images left out by limit=5)"
+    )
+    assert TaskSpec.of("fake-questions").sample_text == "60 items on 30 images"

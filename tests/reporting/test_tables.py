@@ -19,6 +19,7 @@ from airvlm.reporting.tables import (
     describe_methods,
     find_best,
     legend,
+    order_metrics,
     summarize,
     task_table,
     task_title,
@@ -183,3 +184,11 @@ def test_latex_escapes_and_balances() -> None:
 def test_a_link_in_a_name_is_no_link_in_markdown() -> None:
     table = Table("t", (Column("x"),), (("[click](http://x)", (Cell("1"),)),))
     assert "\\[click\\](http://x)" in table.to_markdown()
+
+
+def test_the_yes_ratio_stands_beside_accuracy_and_recall_and_length_beside_chair():
+    pope = ["accuracy", "precision", "recall", "f1", "yes_ratio", "accuracy-random"]
+    assert order_metrics(pope) == ["accuracy", "yes_ratio", "precision", "recall", "f1", "accuracy-random"]
+    chair = ["CHAIR_S", "CHAIR_I", "BLEU", "recall", "length"]
+    assert order_metrics(chair) == ["CHAIR_S", "CHAIR_I", "recall", "length", "BLEU"]
+    assert order_metrics(["CHAIR", "Cover", "Hal"]) == ["CHAIR", "Cover", "Hal"] and order_metrics(["all"]) == ["all"]

@@ -140,7 +140,7 @@ def _conclude(results: Results, shard: Shard, *, plot: bool, markdown: bool, jso
         print("\n".join(table.to_markdown() for table in tables))
     else:
         _print_tables(tables, results)
-    if plot:
+    if plot and shard.gathers:
         _draw(results, list(sweeps.values()))
     problems = [problem for task in results.tasks.values() for problem in task.problems()]
     if sweeps:
@@ -185,13 +185,14 @@ def print_table(table: Table) -> None:
 def _draw(results: Results, sweeps: list[SweepResults]) -> None:
     """Draw each sweep, or each task's curves, into the results' folder."""
     from airvlm.reporting.figures import draw_curves, draw_sweep
+    from airvlm.reporting.plots import available
 
     def path(kind: str, title: str) -> Path:
         return results.folder / f"{kind}-{re.sub(r'[^A-Za-z0-9.=-]+', '-', title)}.png"
 
     try:
         drawn = [draw_sweep(sweep, path("sweep", sweep.title)) for sweep in sweeps]
-        if not sweeps:
+        if not sweeps and available():
             drawn += [made for name, task in results.tasks.items() if (made := draw_curves(task, path("curve", name)))]
         for file in drawn:
             err().print(str(file), soft_wrap=True, markup=False)

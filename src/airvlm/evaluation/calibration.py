@@ -435,8 +435,7 @@ class Search:
         for spec, _ in self.splits:
             if find_trade_off(spec) is None:
                 raise ValueError(f"{spec.name} has no trade-off to hold equal: calibrate on captions and yes/no tasks")
-        if self.budget.answers is not None and self.budget.answers < self.smallest_cost(1.0, 1.0):
-            raise ValueError(self._too_small(self.smallest_cost(1.0, 1.0), 1))
+        self.check_answers(traced=True)
 
     def run(self, runner: Runner) -> Calibration:
         """Find the best setting on the calibration split, and measure it on the validation split."""
@@ -445,13 +444,25 @@ class Search:
         with Store(runner.folder) as store:
             return _Run(self, runner, store).run()
 
-    def smallest_cost(self, vanilla: float, method: float) -> float:
-        """The least that a search costs if an answer of vanilla and one of a method cost this much."""
+    def check_answers(self, *, traced: bool) -> None:
+        """Refuse a number of answers that is too small, before anything is asked."""
+        cost = self.smallest_cost(1.0, 1.0, traced=traced)
+        if self.budget.answers is not None and self.budget.answers < cost:
+            raise ValueError(self._too_small(cost, 1))
+
+    def smallest_cost(self, vanilla: float, method: float, *, traced: bool) -> float:
+        """The least that a search costs if an answer of vanilla and one of a method cost this much.
+
+        Args:
+            vanilla: cost of an answer.
+            method: likewise.
+            traced: the curve is read from vanilla's run, and costs nothing.
+        """
         cost = 0.0
         for part, settings in ((0, self.settings), (1, SURVIVORS)):
             for both in self.splits:
                 trade = find_trade_off(both[0])
-                biases = len(trade.biases) if trade is not None else 0
+                biases = len(trade.biases) if trade is not None and not traced else 0
                 cost += min(SMALLEST, len(both[part].items)) * ((1 + biases) * vanilla + settings * method)
         return cost
 
@@ -477,6 +488,7 @@ class _Run:
         search, limit = self.search, self.search.max_recall_loss
         known, started = len(self.store), time.monotonic()
         settings = list_candidates(search.methods, search.settings, self.runner.depth)
+        search.check_answers(traced=self.runner.model.traces)
         self.check_time(settings)
         largest = max(len(calibration.items) for calibration, _ in search.splits)
         rounds = 1 + max(0, math.ceil(math.log2(len(settings) / (2 * SURVIVORS))))
@@ -519,7 +531,7 @@ class _Run:
             for name, own in seconds.items():
                 own += [record.seconds for record in task.records(name) if record is not None]
         mean = {name: sum(own) / max(1, len(own)) for name, own in seconds.items()}
-        cost = self.search.smallest_cost(mean[VANILLA], mean[label])
+        cost = self.search.smallest_cost(mean[VANILLA], mean[label], traced=self.runner.model.traces)
         if cost > self.total:
             raise ValueError(self.search._too_small(cost, self.processes))
 
