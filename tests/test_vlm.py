@@ -22,7 +22,7 @@ from airvlm.runtime.locks import ModelInUseError
 from airvlm.runtime.session import MethodNotApplied
 from airvlm.testing import small_models
 from airvlm.testing.small_models import sample_image
-from airvlm.vlm import VLM
+from airvlm.vlm import VLM, PromptTooLong
 from tests.all_families import FAMILIES
 from tests.checkpoints import save_llava
 
@@ -471,3 +471,45 @@ def test_reports_of_ask_and_batch_tell_where_the_time_went(folder: Path) -> None
     for report in (alone, *(row.report for row in rows)):
         assert report is not None
         assert report.seconds["crops"] > 0 and report.seconds["transport"] > 0
+
+
+# -- prompts beyond the model's length
+
+
+def test_a_prompt_that_the_model_cannot_read_whole_is_refused(vlm: VLM) -> None:
+    image, long = small_models.sample_image(1), "is there a dog ? " * 300
+    longest = vlm.model.config.get_text_config().max_position_embeddings
+    for call in (
+        lambda: vlm.ask(image, long, max_new_tokens=2),
+        lambda: vlm.ask(None, long, max_new_tokens=2),
+        lambda: next(vlm.stream(image, long, max_new_tokens=2)),
+        lambda: vlm.likelihood(image, long, ["yes", "no"]),
+        lambda: list(vlm.batch([(image, "is there a dog ?"), (image, long)], progress=False, max_new_tokens=2)),
+    ):
+        with pytest.raises(PromptTooLong, match=f"tokens, and .* reads at most {longest}"):
+            call()
+    assert vlm.lock.waiting == 0
+    vlm.ask(image, "is there a dog ?", max_new_tokens=2)
+    asked_for = VLM(vlm.model, vlm.processor, allow_long_prompts=True)
+    assert asked_for.ask(image, long, max_new_tokens=2).tokens >= 0
+
+
+def test_a_batch_that_keeps_errors_answers_the_prompts_that_fit(vlm: VLM) -> None:
+    image, long = small_models.sample_image(1), "is there a dog ? " * 300
+    requests = [(image, "is there a dog ?"), (image, long), (image, "what color ?"), (None, long)]
+    answers = list(vlm.batch(requests, progress=False, errors="keep", max_new_tokens=3))
+    assert [isinstance(answer.error, PromptTooLong) for answer in answers] == [False, True, False, True]
+    alone = vlm.ask(image, "what color ?", max_new_tokens=3)
+    assert answers[2].text == alone.text
+
+
+def test_padding_does_not_make_a_prompt_too_long(vlm: VLM) -> None:
+    image = small_models.sample_image(1)
+    longest = vlm.model.config.get_text_config().max_position_embeddings
+    row = vlm.builder.read(image, "is there a dog ?")
+    fits = vlm.builder.build([row])["input_ids"].shape[1]
+    words = longest - fits  # exactly as many tokens as the model reads
+    answer = vlm.ask(image, "dog " * words + "is there a dog ?", max_new_tokens=1)
+    assert answer.tokens >= 0
+    with pytest.raises(PromptTooLong, match=f"the prompt has {longest + 1} tokens"):
+        vlm.ask(image, "dog " * (words + 1) + "is there a dog ?", max_new_tokens=1)

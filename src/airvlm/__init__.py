@@ -29,6 +29,7 @@ if _TYPE_CHECKING:
     from airvlm.tasks import load_task as load_task
     from airvlm.vlm import VLM as VLM
     from airvlm.vlm import Answer as Answer
+    from airvlm.vlm import PromptTooLong as PromptTooLong
 
 __version__ = "0.1.0"
 
@@ -37,11 +38,11 @@ _MODULES = {
     "airvlm.methods": """
         ADHH AIR AIRMemory Artifact AttentionMethod AvisC CIPHER CRG Composed ContrastiveMethod CropBlend CutOff
         DeCo DoLa ED EOSBias FarthestCrops FeedForwardMethod HeadMethod ICD LensMethod LogitsMethod LoopMethod
-        M3ID MARINE MLIHE MeanToken MemVR Method NoisyCrops Nullu OtherImage PAI RITUAL RUDDER RandomCrops
+        M3ID MARINE MLIHE MeanToken MemVR Method NoisyCrops Nullu OPERA OtherImage PAI RITUAL RUDDER RandomCrops
         ReAskMethod SID SPIN ShrunkCrops SteeringMethod VAF VAR VCD VISTA VTI ViCrop VisualTokenMethod YesBias
         get_method list_methods option
     """,
-    "airvlm.vlm": "VLM Answer",
+    "airvlm.vlm": "VLM Answer PromptTooLong",
     "airvlm.evaluation.evaluate": "evaluate",
     "airvlm.evaluation.results": "Results",
     "airvlm.tasks": "load_task",

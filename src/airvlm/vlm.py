@@ -25,7 +25,7 @@ from airvlm.report import Report
 from airvlm.runtime.locks import lock_of
 from airvlm.runtime.text_stream import StopTexts, cut_text, stream_text
 
-__all__ = ["VLM", "Answer"]
+__all__ = ["VLM", "Answer", "PromptTooLong"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,17 @@ class Answer:
         return self.text
 
 
+class PromptTooLong(ValueError):
+    """A prompt has more tokens than the model reads; `rows` are the rows of the batch that do."""
+
+    def __init__(self, name: str, tokens: int, longest: int, rows: Sequence[int]) -> None:
+        super().__init__(
+            f"the prompt has {tokens} tokens, and {name} reads at most {longest}. Shorten it, or give fewer "
+            "images; in Python, VLM(..., allow_long_prompts=True) answers it all the same"
+        )
+        self.rows = tuple(rows)
+
+
 class VLM:
     """A model with its processor. Safe for threads: calls run one after the other, in the order they came.
 
@@ -53,6 +64,7 @@ class VLM:
         name: shown in progress bars and results.
         parts: the model's parts, for models that `ModelParts.of` does not know.
         allow_urls: whether images may be downloaded from http(s) addresses.
+        allow_long_prompts: answer prompts beyond the model's length, where answers are mostly nonsense.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class VLM:
         name: str = "model",
         parts: ModelParts | None = None,
         allow_urls: bool = False,
+        allow_long_prompts: bool = False,
     ) -> None:
         self.model = model
         self.processor = processor
@@ -70,6 +83,7 @@ class VLM:
         self.parts = parts if parts is not None else ModelParts.of(model)
         self.builder = InputBuilder(model, processor, self.parts, allow_urls=allow_urls)
         self.lock = lock_of(self.parts.model)
+        self.allow_long_prompts = allow_long_prompts
 
     @classmethod
     def load(
@@ -82,6 +96,7 @@ class VLM:
         device_map: Any = None,
         trust_remote_code: bool = False,
         allow_urls: bool = False,
+        allow_long_prompts: bool = False,
         allow_missing: bool = False,
         **options: Any,
     ) -> Self:
@@ -95,6 +110,7 @@ class VLM:
             device_map: as in transformers, to spread a model over devices.
             trust_remote_code: run code that comes with the checkpoint.
             allow_urls: whether images may be downloaded from http(s) addresses.
+            allow_long_prompts: answer prompts beyond the model's length, where answers are mostly nonsense.
             allow_missing: accept a checkpoint with missing weights, which are then random.
             options: passed to transformers' `from_pretrained`.
         """
@@ -108,7 +124,7 @@ class VLM:
             allow_missing=allow_missing,
             **options,
         )
-        return cls(model, processor, name=name, allow_urls=allow_urls)
+        return cls(model, processor, name=name, allow_urls=allow_urls, allow_long_prompts=allow_long_prompts)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -225,8 +241,19 @@ class VLM:
                 rows = {i: one for i, one in enumerate(window) if isinstance(one, Request)}
                 any_image = any(row.images for row in rows.values())
                 for group in group_by_length(rows, batch_size):
-                    batch = [rows[i] for i in group]
-                    given = self.answer_rows(batch, method, allow_text_only=any_image, **generation)
+                    try:
+                        given = self.answer_rows(
+                            [rows[i] for i in group], method, allow_text_only=any_image, **generation
+                        )
+                    except PromptTooLong as error:
+                        if errors == "raise":
+                            raise
+                        too_long = [group[row] for row in error.rows]
+                        answers.update({i: Answer("", None, rows[i].prompt, 0, False, 0.0, error) for i in too_long})
+                        group = [i for i in group if i not in too_long]
+                        kept = [rows[i] for i in group]
+                        given = self.answer_rows(kept, method, allow_text_only=any_image, **generation) if kept else []
+                        bar.update(len(too_long))
                     answers.update(zip(group, given, strict=True))
                     bar.update(len(group))
                 yield from (answers[i] for i in range(len(window)))
@@ -250,7 +277,7 @@ class VLM:
         ticket = self.lock.acquire()
         try:
             started = time.perf_counter()
-            inputs = self.builder.build([row], pixels=method is not None and method.needs_pixels)
+            inputs = self._build([row], method)
             stops = _stop_strings(generation)
         except BaseException:
             ticket.release()
@@ -271,7 +298,6 @@ class VLM:
         row = self.builder.read(image, question)
         # GLM-4V's template leaves it to the model to begin its answer with a newline
         row = replace(row, prompt=row.prompt + getattr(self.processor, "answer_start", ""))
-        pixels = method is not None and method.needs_pixels
         scores = []
         with self.lock.acquire():
             prompt_ids = self.builder.build([row])["input_ids"][0]
@@ -281,7 +307,7 @@ class VLM:
                 # tokenized together with the prompt: a space belongs to the word that follows it
                 gap = "" if row.prompt[-1:].isspace() else " "
                 full = replace(row, prompt=row.prompt + gap + option.strip())
-                inputs = self.builder.build([full], pixels=pixels)
+                inputs = self._build([full], method)
                 ids = inputs["input_ids"][0]
                 start = _common_prefix(prompt_ids, ids)
                 with self._session(method, [full]):
@@ -318,7 +344,7 @@ class VLM:
             return [replace(answer, report=not_applied) for answer in answers]
         with self.lock.acquire():
             started = time.perf_counter()
-            inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)
+            inputs = self._build(rows, method)
             ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
             seconds = (time.perf_counter() - started) / len(rows)
         stops = _stop_strings(generation)
@@ -327,6 +353,18 @@ class VLM:
             shares = {part: spent / len(rows) for part, spent in report.seconds.items()}
             reports = [replace(own, seconds=shares) for own in report.rows or (report,) * len(rows)]
         return [self._decode(ids[i], row, reports[i], seconds, stops) for i, row in enumerate(rows)]
+
+    def _build(self, rows: Sequence[Request], method: Method | None) -> dict[str, Any]:
+        """The model's inputs; raises PromptTooLong for rows that the model cannot read whole."""
+        inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)
+        longest = getattr(self.parts.model.config.get_text_config(), "max_position_embeddings", None)
+        if longest is not None and not self.allow_long_prompts and inputs["input_ids"].shape[1] > longest:
+            mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+            lengths = mask.sum(1).tolist()
+            rows_beyond = [row for row, length in enumerate(lengths) if length > longest]
+            if rows_beyond:
+                raise PromptTooLong(self.name, max(lengths), longest, rows_beyond)
+        return inputs
 
     def _session(self, method: Method | None, rows: Sequence[Request]) -> Any:
         if method is None:

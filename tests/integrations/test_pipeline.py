@@ -103,7 +103,7 @@ def test_a_streamer_in_a_thread_hears_the_same_words(vlm, asked):
         row = vlm.builder.read(image, question)
         inputs = vlm.builder.build([row], pixels=True)
         streamer = transformers.TextIteratorStreamer(
-            vlm.processor.tokenizer, skip_prompt=True, skip_special_tokens=True
+            vlm.processor.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=20
         )
         with torch.no_grad(), CropBlend()(vlm.model, vlm.processor, images=[image]) as run:
             options = {**inputs, "streamer": streamer, "max_new_tokens": 24, "do_sample": False}
