@@ -6,6 +6,7 @@ from airvlm.methods.artifacts import Artifact
 from airvlm.methods.avisc import AvisC
 from airvlm.methods.base import Method, option
 from airvlm.methods.biases import CutOff, EOSBias, YesBias
+from airvlm.methods.code import CODE
 from airvlm.methods.composed import Composed
 from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherImage, RandomCrops, ShrunkCrops
 from airvlm.methods.crg import CRG
@@ -47,6 +48,7 @@ __all__ = [
     "ADHH",
     "AIR",
     "CIPHER",
+    "CODE",
     "CRG",
     "ED",
     "ICD",
