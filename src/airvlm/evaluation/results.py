@@ -225,48 +225,53 @@ class TaskResults:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One dictionary per method and metric, with the columns of `Results.to_frame`."""
-        for label, method in self.methods.items():
-            sample, at = self.sample(label), self.at_equal(label)
-            records = [record for record in self.records(label) if record is not None and record.text is not None]
-            shared = {
-                "method": label,
-                "method_json": None if method is None else json.dumps(method, sort_keys=True),
-                "items": len(self.items),
-                "images": sample.images,
+        for label in self.methods:
+            yield from self.rows_of(label)
+
+    def rows_of(self, label: str) -> Iterator[dict[str, Any]]:
+        """The rows of one method."""
+        method = self.methods[label]
+        sample, at = self.sample(label), self.at_equal(label)
+        records = [record for record in self.records(label) if record is not None and record.text is not None]
+        shared = {
+            "method": label,
+            "method_json": None if method is None else json.dumps(method, sort_keys=True),
+            "items": len(self.items),
+            "images": sample.images,
+        }
+        counts = {
+            "fired": None if label == VANILLA else self.fired(label),
+            "changed": None if label == VANILLA else self.changed(label),
+            "failed": self.failed(label),
+            "unanswered": self.unanswered(label),
+            "unparsed": self.scores(label).unparsed,
+            "tokens": _mean([record.tokens for record in records]),
+            "seconds": _mean([record.seconds for record in records]),
+            "keeping_bias": self.keeping_bias(label),
+        }
+        for metric, definition in self.scores(label).definitions.items():
+            figure = sample.estimate(metric)
+            to = None if label == VANILLA else self.difference(label, metric)
+            p = None if label == VANILLA else mcnemar(self.scores(label), self.scores(VANILLA), metric)
+            equal = at.get(metric)
+            yield {
+                "task": self.spec.key,
+                "split": self.spec.split,
+                "limit": self.spec.limit,
+                "variant": self.spec.task.variant_name,
+                **shared,
+                "metric": metric,
+                "better": definition.better,
+                **_columns("", figure),
+                "error": _finite(figure.error),
+                "n": figure.n,
+                **_columns("difference", to),
+                "p": p,
+                "held_equal": None if equal is None else equal.x,
+                **_columns("at_equal", None if equal is None else equal.difference),
+                "on_curve": None if equal is None else equal.inside,
+                **counts,
             }
-            counts = {
-                "fired": None if label == VANILLA else self.fired(label),
-                "changed": None if label == VANILLA else self.changed(label),
-                "failed": self.failed(label),
-                "unanswered": self.unanswered(label),
-                "unparsed": self.scores(label).unparsed,
-                "tokens": _mean([record.tokens for record in records]),
-                "seconds": _mean([record.seconds for record in records]),
-                "keeping_bias": self.keeping_bias(label),
-            }
-            for metric, definition in self.scores(label).definitions.items():
-                figure = sample.estimate(metric)
-                to = None if label == VANILLA else self.difference(label, metric)
-                p = None if label == VANILLA else mcnemar(self.scores(label), self.scores(VANILLA), metric)
-                equal = at.get(metric)
-                yield {
-                    "task": self.spec.key,
-                    "split": self.spec.split,
-                    "limit": self.spec.limit,
-                    "variant": self.spec.task.variant_name,
-                    **shared,
-                    "metric": metric,
-                    "better": definition.better,
-                    **_columns("", figure),
-                    "error": _finite(figure.error),
-                    "n": figure.n,
-                    **_columns("difference", to),
-                    "p": p,
-                    "held_equal": None if equal is None else equal.x,
-                    **_columns("at_equal", None if equal is None else equal.difference),
-                    "on_curve": None if equal is None else equal.inside,
-                    **counts,
-                }
 
     def samples(self, label: str) -> Iterator[Json]:
         """One dictionary per item, see `Results.write_samples`."""
