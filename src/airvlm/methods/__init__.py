@@ -11,6 +11,7 @@ from airvlm.methods.composed import Composed
 from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherImage, RandomCrops, ShrunkCrops
 from airvlm.methods.crg import CRG
 from airvlm.methods.crop_blend import CropBlend
+from airvlm.methods.crops import CRoPS
 from airvlm.methods.deco import DeCo
 from airvlm.methods.dola import DoLa
 from airvlm.methods.icd import ICD
@@ -70,6 +71,7 @@ __all__ = [
     "Artifact",
     "AttentionMethod",
     "AvisC",
+    "CRoPS",
     "Composed",
     "ContrastiveMethod",
     "CropBlend",

@@ -27,7 +27,7 @@ MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
     *("vaf", "pai", "mlihe", "spin", "adhh", "var"),  # attention
     *("memvr", "rudder", "vista", "vti"),  # hidden states
-    *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc", "marine", "crg", "ritual", "code"),  # logits
+    *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc", "marine", "crg", "ritual", "code", "crops"),  # logits
     *("nullu",),  # weights
     *("vicrop",),  # input
     *("biases", "controls"),

@@ -15,14 +15,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from airvlm.methods.base import option
+from airvlm.methods.base import Method, option
 from airvlm.methods.templates.attention import AttentionIntervention
 from airvlm.methods.templates.contrastive import ContrastiveIntervention, ContrastiveMethod
 from airvlm.runtime.attention import AttentionChange, fit_keys
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
 from airvlm.runtime.streams import Stream
 
-__all__ = ["SID"]
+__all__ = ["SID", "LeastAttended"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SID(ContrastiveMethod):
     faithful: bool = option(False, "as the published code runs: alpha = 0.5, and no cut-off in greedy decoding")
 
     def streams(self, context: Context) -> Sequence[Stream]:
-        return [Stream(self.name, context.parts, attention=_LeastAttended(self, context))]
+        return [Stream(self.name, context.parts, attention=LeastAttended(self, context, self.layer, self.keep))]
 
     def weights(self, l: Tensor, others: Sequence[Tensor], fp: ForwardPass) -> Sequence[float]:
         alpha = 0.5 if self.faithful else self.alpha
@@ -52,23 +52,29 @@ class SID(ContrastiveMethod):
         return _Published(self, context) if self.faithful else ContrastiveIntervention(self, context)
 
 
-class _LeastAttended(AttentionIntervention):
-    """Hides all but the least attended visual tokens, from a layer on."""
+class LeastAttended(AttentionIntervention):
+    """Hides all but the least attended visual tokens of a stream, from a layer on.
 
-    method: SID
+    Args:
+        method: that the stream belongs to.
+        context: of the session.
+        layer: the first layer in which tokens are hidden; the one before chooses them.
+        keep: share of the visual tokens that stay visible.
+    """
 
-    def __init__(self, method: SID, context: Context) -> None:
+    def __init__(self, method: Method, context: Context, layer: int, keep: float) -> None:
         super().__init__(method, context)
         depth = len(context.parts.layers)
-        if method.layer >= depth:
-            raise ValueError(f"layer = {method.layer}, but the decoder has {depth} layers")
-        self.span = range(method.layer - 1, depth)
+        if layer >= depth:
+            raise ValueError(f"layer = {layer}, but the decoder has {depth} layers")
+        self.layer, self.keep = layer, keep
+        self.span = range(layer - 1, depth)
         self._hidden: Tensor | None = None  # (B, L, total)
 
     def attention_of(self, layer: int) -> AttentionChange | None:
         assert self.current is not None
         first = self.current[1]
-        if layer >= self.method.layer:
+        if layer >= self.layer:
             return AttentionChange(self.total, hidden_keys=self._hidden)
 
         def choose(p: Tensor) -> None:  # (B, H, R, T)
@@ -76,7 +82,7 @@ class _LeastAttended(AttentionIntervention):
             visual = fit_keys(self.visual_keys, p.shape[-1], self.total).bool().to(p.device)[:, None]  # (B, 1, T)
             mean = p.mean(1).masked_fill(~visual, torch.inf)  # (B, R, T)
             rank = mean.argsort(dim=-1, stable=True).argsort(dim=-1)
-            count = (visual.sum(-1, keepdim=True) * self.method.keep).round().clamp_min(1)  # (B, 1, 1)
+            count = (visual.sum(-1, keepdim=True) * self.keep).round().clamp_min(1)  # (B, 1, 1)
             hidden = visual & (rank >= count)  # (B, R, T)
             before = hidden[:, :1].expand(-1, first, -1)  # the prompt's last token decides for all before it
             self._hidden = torch.cat([before, hidden], 1)

@@ -39,7 +39,12 @@ __all__ = [
 
 
 class StreamAttention(AttentionEditor, Protocol):
-    """An attention editor that follows the passes of a stream with the model's own ids (`AttentionIntervention`)."""
+    """An attention editor that follows the passes of a stream with the model's own ids (`AttentionIntervention`).
+
+    One that also has `start_stream_pass(mask, new, first)` follows a stream with other ids: `mask` (B, tokens so far)
+    is 1 at its real tokens, `new` of which are read in this pass, and `first` is the first of these whose next token is
+    generated.
+    """
 
     def find_layers(self) -> None: ...
 
@@ -267,6 +272,7 @@ class Stream:
             steps = torch.arange(1, new + 1, device=self._positions.device)
             positions, self._positions = self._positions + steps, self._positions + new
             arguments = {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions, **more}
+            self._start_other_pass(self._mask, new, 0)
             out = self._run({**arguments, "past_key_values": self._cache, "use_cache": True})
             logits: Tensor = out.logits
             return logits
@@ -274,6 +280,8 @@ class Stream:
         positions = self._first_positions(inputs, fp)
         cached = fp.inputs.get("use_cache") is not False
         visual = inputs["input_ids"] == self.parts.image_token_id
+        length = int(visual.shape[1])
+        self._start_other_pass(inputs["attention_mask"], length, length - 1 - (fp.length - self._prompt))
         out = self._run({**inputs, "position_ids": positions, "use_cache": cached, **more}, visual)
         mask = inputs["attention_mask"]
         if cached:
@@ -281,6 +289,11 @@ class Stream:
             self._follow(fp)
         logits = out.logits
         return logits
+
+    def _start_other_pass(self, mask: Tensor, new: int, first: int) -> None:
+        follow = getattr(self.attention, "start_stream_pass", None)
+        if follow is not None:
+            follow(mask, new, first)
 
     def _edited(self, fp: ForwardPass) -> dict[str, Any]:
         """The inputs of a first pass with other ids; what was generated so far stays at the end."""
