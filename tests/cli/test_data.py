@@ -11,6 +11,7 @@ from airvlm.cli import run
 from tests.data_sets import sources
 from tests.data_sets.conftest import server  # noqa: F401  # a fixture
 from tests.data_sets.server import DataServer
+from tests.golden import DATA
 
 
 @pytest.fixture
@@ -87,3 +88,54 @@ def test_a_host_that_is_away_ends_the_command_in_one_line(
     assert run(["data", "get", "dash-b"]) == 2
     error = capsys.readouterr().err.splitlines()
     assert "YanNeu/DASH-B is not there" in error[-1]
+
+
+def test_a_missing_tagger_stops_the_evaluation_before_anything_is_fetched(
+    server: DataServer,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("airvlm.tasks.words.tagger._load", lambda: "NLTK is not installed. Run: the command")
+    sources.add_amber(server, monkeypatch)
+    assert run(["evaluate", "amber", "--model", "tiny"]) == 2
+    error = capsys.readouterr().err
+    assert "Run: the command" in error and "--approximate" in error and error.count("\n") == 1
+    assert run(["evaluate", "detailcaps", "--model", "tiny"]) == 2
+    assert "pip install capture_metric" in capsys.readouterr().err
+    assert not server.requests
+
+
+@pytest.mark.slow
+def test_an_approximate_evaluation_says_so_in_every_output(
+    server: DataServer,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sources.add_amber(server, monkeypatch)
+    command = ["evaluate", "amber", "--approximate", "--model", "tiny", "--method", "vanilla", "--no-curve"]
+    command += ["--max-new-tokens", "4", "--workers", "1", "--output", str(tmp_path / "run")]
+    for more in ([], ["--markdown"], ["--json"]):
+        run([*command, *more])
+        assert "amber, approximate" in capsys.readouterr().out
+    run(["report", str(tmp_path / "run"), "--output", str(tmp_path / "page")])
+    assert "amber, approximate" in capsys.readouterr().out + "".join(
+        path.read_text() for path in (tmp_path / "page").rglob("*") if path.suffix in (".html", ".md", ".csv", ".tex")
+    )
+
+
+def test_score_goes_on_with_rules_if_told_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("airvlm.tasks.words.tagger._load", lambda: "NLTK is not installed. Run: the command")
+    command = ["score", "amber", str(DATA / "amber/generative.json"), "--truth", str(DATA / "amber/data")]
+    assert run(command) == 2
+    assert "Run: the command" in capsys.readouterr().err
+    assert run([*command, "--approximate"]) == 0
+    output = capsys.readouterr().out
+    assert "variant=approximate" in output and "note: approximate" in output
+    assert run([*command, "--approximate", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["settings"]["tagger"] == "rules (approximate)" and content["notes"][0].startswith("approximate")
+    assert run(["score", "pope", str(DATA / "pope/answers.jsonl"), "--approximate"]) == 2
+    assert "leave it out" in capsys.readouterr().err

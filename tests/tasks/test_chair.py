@@ -141,7 +141,7 @@ def test_bleu_is_reported_if_only_some_images_have_references() -> None:
 def test_wordnet_without_nltk_is_an_error_that_names_the_command() -> None:
     if find_tagger() is not None:
         pytest.skip("NLTK's data are installed")
-    with pytest.raises(TaggerMissing, match=r"python -m nltk\.downloader .*approximate=True"):
+    with pytest.raises(TaggerMissing, match=r"python -m nltk\.downloader .*--approximate"):
         load_task("chair", variant="wordnet").score(_one(["dog"]), ["A dog."])
     with pytest.raises(TaggerMissing):
         load_task("tiny-chair", variant="wordnet").items(1)

@@ -41,6 +41,13 @@ def score(
         list[str] | None,
         typer.Option("--set", metavar="OPTION=VALUE", help="An option of the task, as in drop_incomplete=true."),
     ] = None,
+    approximate: Annotated[
+        bool,
+        typer.Option(
+            "--approximate",
+            help="Score by rules where NLTK's tagger or CAPTURE's parser is not installed; every output says so.",
+        ),
+    ] = False,
     data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The benchmark's folder.")] = None,
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Of answers with the same id take the last; ignore unknown ids.")
@@ -61,7 +68,7 @@ def score(
       airvlm score pope answers.jsonl --truth coco_pope_random.json --variant rucaibox
       airvlm score amber answers.json --truth AMBER/data
     """
-    from airvlm.tasks import load_task
+    from airvlm.tasks import has_option, load_task
     from airvlm.tasks.answers import score_file
 
     if listed:
@@ -72,7 +79,12 @@ def score(
     for path in (answers, truth, data):
         if path is not None and not path.exists():
             raise Failure(f"no file or folder {path}")
-    chosen = load_task(task, data, variant=variant, **_parse_settings(settings or []))
+    options = _parse_settings(settings or [])
+    if approximate:
+        if not has_option(task, "approximate"):
+            raise Failure(f"--approximate: {task} needs no model that rules could replace; leave it out")
+        options["approximate"] = True
+    chosen = load_task(task, data, variant=variant, **options)
     scores = score_file(chosen, answers, truth, lenient=lenient)
     coverage = scores.coverage
     if not scores.n:

@@ -43,12 +43,19 @@ class TaskOptions:
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="FOLDER", help="The benchmark's files and images; built-in tasks need none."),
+        typer.Option("--data", metavar="FOLDER", help="Your own copy of the benchmark.", show_default="fetched"),
     ] = None
     objects: ObjectsOption = None
     variant: Annotated[
         str | None, typer.Option("--variant", metavar="NAME", help="A variant of the task's parser or protocol.")
     ] = None
+    approximate: Annotated[
+        bool,
+        typer.Option(
+            "--approximate",
+            help="Score by rules where NLTK's tagger or CAPTURE's parser is not installed; every output says so.",
+        ),
+    ] = False
     out: Annotated[
         Path | None,
         typer.Option(

@@ -49,6 +49,7 @@ def evaluate(
     data: str | Path | None = None,
     objects: str | Path | None = None,
     variant: str | None = None,
+    approximate: bool = False,
     batch_size: int | None = None,
     max_new_tokens: int | None = None,
     curve: bool = True,
@@ -73,6 +74,8 @@ def evaluate(
         data: folder of the benchmarks' files.
         objects: labels of your own images in `data`, for the tasks chair and pope-annotated.
         variant: a named variant of the tasks.
+        approximate: score by rules instead of NLTK's tagger or other models that are not installed; every output then
+            says "approximate".
         batch_size: items per batch. Default: what fits the memory.
         max_new_tokens: longest answer. Default: each task's own.
         curve: record margins, so that the same runs also hold the answers of the trivial control at several biases,
@@ -90,7 +93,7 @@ def evaluate(
     chosen = label_methods(methods)
     given = [tasks] if isinstance(tasks, str | Task | TaskSpec) else list(tasks)
     how: Json = {"split": split, "limit": limit, "max_new_tokens": max_new_tokens}
-    how |= {"data": data, "objects": objects, "variant": variant}
+    how |= {"data": data, "objects": objects, "variant": variant, "approximate": approximate}
     specs = [TaskSpec.of(task, **how) for task in given]
     keys = [spec.key for spec in specs]
     if len(set(keys)) < len(keys):

@@ -24,7 +24,7 @@ from airvlm.data import find_data
 from airvlm.evaluation.store import Json, RecordKey, digest
 from airvlm.evaluation.traces import CONTROLS, TraceRequest
 from airvlm.inputs.images import load_image
-from airvlm.tasks import load_task
+from airvlm.tasks import has_option, load_task
 from airvlm.tasks.base import Item, Task
 from airvlm.tiny import BundledScene
 
@@ -105,6 +105,7 @@ class TaskSpec:
         data: str | Path | None = None,
         objects: str | Path | None = None,
         variant: str | None = None,
+        approximate: bool = False,
         noise: float = 0.0,
         label: str = "",
         methods: Mapping[str, Any] | None = None,
@@ -120,6 +121,8 @@ class TaskSpec:
             data: folder of the benchmark's files, for a task by name.
             objects: labels of the user's own images in `data`, for a task by name.
             variant: a named variant of the task, for a task by name.
+            approximate: score by rules instead of models that are not installed, where a task by name has them; then
+                its name in the run says so.
             noise: share of the full scale by which every value of an image is moved, see `add_noise`.
             label: its name in the run.
             methods: the methods that answer it.
@@ -132,10 +135,16 @@ class TaskSpec:
             fields: Json = {"objects": str(Path(objects).absolute())} if objects else {}
             if objects and limit and limit > OWN_IMAGES:
                 fields["count"] = limit
+            if approximate and has_option(task, "approximate"):
+                fields["approximate"] = True
             options = ({"variant": variant} if variant else {}) | ({"options": fields} if fields else {})
+            # before anything is fetched
+            load_task(task, variant=variant, **fields).check_installed()
             if objects is None:
                 data = find_data(task, data, split=split, variant=variant)
             task = load_task(task, data, variant=variant, **fields)
+            if "approximate" in task.variant_name and not label:
+                label = ", ".join([name, "approximate", *([split] if split != "test" else [])])
         elif not isinstance(task, Task):
             raise TypeError(f"{task!r} is not a task: give a name, or an object of a class derived from airvlm's Task")
         generation: Json = {"max_new_tokens": max_new_tokens or task.max_new_tokens, "do_sample": False}

@@ -25,6 +25,7 @@ __all__ = [
     "Task",
     "TaskDataMissing",
     "TaskEntry",
+    "has_option",
     "load_task",
     "score_file",
 ]
@@ -125,6 +126,11 @@ def _adopt(name: str, thing: Any, package: str) -> TaskEntry:
 
 
 TASKS: Registry[TaskEntry] = Registry("airvlm.tasks", _OWN, _adopt)
+
+
+def has_option(name: str, option: str) -> bool:
+    """Whether the task of this name has a field `option`."""
+    return name in TASKS and option in {f.name for f in fields(TASKS[name]())}
 
 
 def load_task(name: str, data: str | Path | None = None, *, variant: str | None = None, **options: Any) -> Task:

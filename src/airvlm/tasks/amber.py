@@ -181,9 +181,12 @@ class Amber(Task):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         folder = self.require_folder(NEED)
-        if not self.approximate:
-            load_tagger()  # fails now instead of after the generation
+        self.check_installed()  # fails now instead of after the generation
         return _read_items(folder, "query_generative.json", limit)
+
+    def check_installed(self) -> None:
+        if not self.approximate:
+            load_tagger()
 
     @property
     def variant_name(self) -> str:

@@ -275,6 +275,9 @@ class Task:
         """The questions, in a fixed order; the first `limit` of them."""
         raise NotImplementedError
 
+    def check_installed(self) -> None:
+        """Raise an ImportError, with the command to run, if something that scoring needs is not installed."""
+
     def prompt(self, item: Item) -> str:
         """What the model is asked."""
         return item.question

@@ -95,8 +95,7 @@ class Chair(Task):
     source: ClassVar[str] = "CHAIR on COCO val2014; --data FOLDER with annotations/ and val2014/"
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
-        if "wordnet" in self._extractors:
-            load_tagger()  # fails now instead of after the generation
+        self.check_installed()  # fails now instead of after the generation
         if self.objects is not None:
             return self._read_labeled(split)[:limit]
         folder = self.require_folder("COCO's annotations/ and val2014/ (images)")
@@ -114,6 +113,10 @@ class Chair(Task):
             )
             for image in ids
         ]
+
+    def check_installed(self) -> None:
+        if "wordnet" in self._extractors:
+            load_tagger()
 
     def _read_labeled(self, split: str) -> list[Item]:
         """The user's own images with the user's own labels."""

@@ -288,9 +288,12 @@ class DetailCaps(Task):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         folder = self.require_folder(f"{FILE} and images/, as `airvlm data get detailcaps` writes them ({WHERE})")
-        if not self.approximate:
-            self.get_capture()  # fails now instead of after the generation
+        self.check_installed()  # fails now instead of after the generation
         return _read_items(folder)[:limit]
+
+    def check_installed(self) -> None:
+        if not self.approximate:
+            self.get_capture()
 
     @property
     def variant_name(self) -> str:

@@ -1,7 +1,7 @@
 """NLTK's tokenizer, tagger and WordNet lemmatizer, which CHAIR's `wordnet` variants and AMBER were published with.
 
 NLTK and its data are optional. `load_tagger` raises an error with the command that installs what is missing; the rules
-of `lemmas.py` are used instead only where a task has `approximate=True`.
+of `base_forms.py` are used instead only where a task has `approximate=True` (`--approximate`).
 
 Published figures come from NLTK 3.8. Later releases hold the same models as plain text instead of pickles, and changed
 the word tokenizer and the lemmatizer slightly; these changes are undone here, so tokens and lemmas equal those of 3.8.
@@ -101,7 +101,7 @@ def load_tagger() -> Tagger:
     """
     found = _load()
     if isinstance(found, str):
-        raise TaggerMissing(f"this score needs NLTK's tagger. {found}. Or use approximate rules: approximate=True")
+        raise TaggerMissing(f"this score needs NLTK's tagger. {found}. Or go on with approximate rules: --approximate")
     return found
 
 
