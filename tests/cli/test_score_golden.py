@@ -1,4 +1,4 @@
-"""`airvlm score` on every official file that we have, as docs/reference/benchmarks.md says: the official figures come out.
+"""`airvlm score` on every official file that we have: the official figures of docs/reference/benchmarks.md come out.
 
 Each kind of file is a row of KINDS; a file of the golden folder that belongs to none of them fails the last test.
 """
