@@ -1,4 +1,4 @@
-"""`python -m tools.readme`: the generated parts of README.md and docs, from the registry and the command line.
+"""`python -m tools.readme`: the generated parts of README.md, docs and the command line, from the registry.
 
     <!-- generated: methods by site -->
     | acts on | methods | ...
@@ -154,7 +154,13 @@ def replace_part(text: str, name: str, new: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Update the files, or only check them; returns the exit code."""
+    from airvlm.cli.method_table import TABLE, build_table, read_table, write_table
+
     stale = []
+    if read_table() != build_table():  # the lists of methods of the command line
+        stale.append(TABLE.relative_to(ROOT).as_posix())
+        if "--check" not in arguments:
+            write_table()
     for file, parts in parts_of_pages().items():
         path = ROOT / file
         old = text = path.read_text(encoding="utf-8")
