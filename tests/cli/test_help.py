@@ -17,8 +17,8 @@ from tests.golden import DATA
 
 WIDTH = 80
 NEEDS = re.compile(r"needs the network|needs vllm|serves until|need 4 GB")  # said in the text before an example
-# what an example needs that is not here: a model of the hub, or NLTK's data
-ABSENT = ("llava-hf/", "runs/llava", "--variant wordnet", "score amber")
+# what an example needs that is not here: a model or data of the hub, or NLTK's data
+ABSENT = ("llava-hf/", "runs/llava", "--variant wordnet", "score amber", "data get", "data where", "data verify")
 SHORTER = {"evaluate": ["--limit", "2", "--workers", "1", "--no-curve"]}  # 1,500 scenes take minutes
 LONG = ("calibrate",)  # spends a budget: tests/evaluation/test_calibration.py
 
