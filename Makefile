@@ -7,7 +7,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast test-integrations coverage check format docs results bench train train-photo clean
+.PHONY: demo test test-fast test-integrations coverage check format docs results bench leaderboard train train-photo clean
 
 # a bundled scene and a photograph described without and with crop-blend, and drawings of the crops that were used
 demo: $(STAMP)
@@ -68,6 +68,10 @@ ASKED := crop-blend air:keep=3 memvr vaf vcd other-image(crop-blend) mean-token(
 results: $(STAMP)
 	$(BIN)/airvlm evaluate tiny-chair --output runs/tiny --matched $(METHODS:%=--method '%')
 	$(BIN)/airvlm evaluate tiny-pope --limit 4500 --output runs/tiny-pope --matched $(ASKED:%=--method '%')
+
+# every method on the embedded emoji model, ranked, as a table and a page; resumes
+leaderboard: $(STAMP)
+	$(BIN)/airvlm leaderboard tiny-chair tiny-pope --model tiny --limit 300 --workers 0 --output runs/leaderboard
 
 # speed and memory of methods at the widths of LLaVA-1.5-7B, as ratios to vanilla
 bench: $(STAMP)

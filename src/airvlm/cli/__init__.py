@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("airvlm.cli.score:score", "Score answers that you already have."),
     "data": ("airvlm.cli.data:data", "List, fetch, locate and verify the benchmarks' data."),
     "report": ("airvlm.cli.report:report", "Write tables and a page from stored answers."),
+    "leaderboard": ("airvlm.cli.leaderboard:leaderboard", "Run every method on the same items and rank them."),
     "calibrate": ("airvlm.cli.calibrate:calibrate", "Find the method and options that help your model."),
     "analyze": ("airvlm.cli.analyze:analyze", "Measure a model's visual tokens, layers, crops and distances."),
     "bench": ("airvlm.cli.bench:bench", "Measure the speed and memory of methods against vanilla."),
@@ -43,6 +44,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "airvlm.cli.export_generate:export_generate",
         "Write a folder that makes transformers' generate run a method.",
     ),
+}
+
+# Words that somebody may try, and the command that does it
+WORDS = {
+    "describe": "ask",
+    "compare": "ask",
+    "chat": "ask",
+    "look": "visualize",
+    "draw": "visualize",
+    "models": "info models",
+    "methods": "info methods",
+    "tasks": "info tasks",
+    "list": "info",
+    "version": "--version",
+    "doctor": "info installation",
+    "analyse": "analyze",
+    "eval": "evaluate",
+    "web": "serve --page",
+    "page": "serve --page",
+    "download": "data",
 }
 
 INTERRUPTED, STOPPED = 130, "stopped by Ctrl-C"
@@ -100,8 +121,8 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, COMMANDS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+            near = [WORDS[name]] if name in WORDS else difflib.get_close_matches(name, COMMANDS, 1, cutoff=0.7)
+            hint = f"did you mean airvlm {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
             raise Failure(f"unknown command {name!r}; {hint}")
         found, stand_in, rest = super().resolve_command(ctx, args)
         return found, load_command(found) if found in COMMANDS else stand_in, rest

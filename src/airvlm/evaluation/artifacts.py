@@ -101,7 +101,8 @@ def make_artifact(
     reads = "last" if kind == "image" else method.reads
     digest, found = hashlib.sha256(f"{kind} {reads} {question}".encode()), []
     with vlm.lock.acquire():
-        for one, others in tqdm(members, total=len(images), disable=not progress, unit="pair", desc=vlm.name):
+        quiet = None if progress else True  # None: no bar unless standard error is a terminal
+        for one, others in tqdm(members, total=len(images), disable=quiet, unit="pair", desc=vlm.name):
             states = torch.stack([read_states(vlm, m.image, question, m.text, reads) for m in others])
             found.append(read_states(vlm, one.image, question, one.text, reads) - states.mean(0))  # (layers, d)
             for member in (one, *others):

@@ -1,0 +1,149 @@
+"""`airvlm leaderboard`: all methods on one model and the same items, as a table and a page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from airvlm.cli.console import Failure, emit
+from airvlm.cli.options import JsonOption, ModelOptions
+from airvlm.cli.task_options import SpreadOptions, TaskOptions, current_command, exit_on_interrupt, model_loader
+
+__all__ = ["leaderboard"]
+
+NAME = "leaderboard"
+
+
+def leaderboard(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK...", help="Captioning or yes/no tasks; or `merge` and the leaderboard.json of several people."
+        ),
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="METHOD", help="A method. Repeatable.", show_default="all of them"),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            "--calibrate",
+            metavar="COST",
+            help="Also run each method at its best setting on the calibration split, found within this budget per "
+            "method: answers (2000) or time (5m).",
+        ),
+    ] = None,
+    answers: Annotated[int, typer.Option("--answers", metavar="N", min=0, help="Items on the page, per task.")] = 12,
+    name: Annotated[str, typer.Option("--name", help="Who measured it, shown beside the rows.")] = "",
+    json: JsonOption = False,
+    task_options: TaskOptions = TaskOptions(),
+    spread: SpreadOptions = SpreadOptions(),
+    model: ModelOptions = ModelOptions(),
+) -> None:
+    """Run every method on the same items and rank them.
+
+    What counts is the difference to a bias on the end token (or on yes) at equal recall (or yes-ratio). Each method
+    runs with its paper's options, greedily. Methods that need an artifact get one from the calibration images.
+    Answers are stored: stop whenever you like and run the command again. Writes leaderboard.html, .md, .csv and
+    .json into --output; the JSON file is what you send to somebody who merges boards.
+
+    \b
+    Examples:
+      airvlm leaderboard tiny-chair tiny-pope --limit 20 --method crop-blend --method vcd
+      airvlm leaderboard chair pope --data coco --model llava-hf/llava-1.5-7b-hf --output runs/board
+      airvlm leaderboard merge mine.json theirs.json --output runs/merged
+    """
+    from airvlm.leaderboard.board import Board, merge
+
+    if tasks[0] == "merge":
+        if len(tasks) < 3:
+            raise Failure("give two leaderboards or more: airvlm leaderboard merge mine.json theirs.json")
+        board = merge([Board.load(path) for path in tasks[1:]])
+        _write(board, task_options.out or Path("leaderboard"), [], answers, json)
+        return
+    board, results, folder = _measure(tasks, method or ["all"], calibrate, name, task_options, spread, model)
+    _write(board, folder, [results], answers, json)
+
+
+def _measure(
+    tasks: list[str],
+    names: list[str],
+    budget: str | None,
+    name: str,
+    options: TaskOptions,
+    spread: SpreadOptions,
+    model: ModelOptions,
+) -> tuple[Any, Any, Path]:
+    from airvlm.evaluation import evaluate as evaluation
+    from airvlm.evaluation.plan import TaskSpec
+    from airvlm.leaderboard.board import Board
+    from airvlm.leaderboard.methods import choose_methods, make_artifacts
+
+    chosen, skipped = choose_methods(names)
+    how = asdict(options)
+    folder = how.pop("out") or Path("runs") / NAME
+    specs = [TaskSpec.of(task, **how) for task in tasks]
+    load = model_loader(model, tasks)
+    with exit_on_interrupt():
+        vlm = load(None) if callable(load) else load
+        methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
+        if budget is not None:
+            methods |= _calibrated(vlm, tasks, methods, budget, folder, how)
+        results = evaluation.evaluate(vlm, specs, methods, out=folder, command=current_command(), **spread.arguments())
+    return Board.of(results, skipped=skipped, submitted_by=name), results, folder
+
+
+def _calibrated(
+    vlm: Any, tasks: list[str], methods: dict[str, Any], budget: str, folder: Path, how: dict[str, Any]
+) -> dict[str, Any]:
+    """Each method at the best setting that its budget finds, where that is not its default."""
+    import functools
+
+    from airvlm.evaluation.calibration import Budget, Search, split_task
+    from airvlm.evaluation.plan import TaskSpec
+    from airvlm.evaluation.spread import run_spread
+
+    splits = [split_task(TaskSpec.of(task, **{**how, "limit": None}))[:2] for task in tasks]
+    found = {}
+    for label, method in methods.items():
+        try:
+            search = Search(splits, [method], 8, Budget.parse(budget))
+        except ValueError as error:  # nothing to search: a method without options, or a control
+            typer.echo(f"{label}: not calibrated: {error}", err=True)
+            continue
+        run: Any = functools.partial(_search, search)
+        best = run_spread(run, vlm, out=folder / "calibration" / label.replace("/", "_"), answers=10**6)
+        setting = best.best.candidate.applied
+        if setting is not None and setting.label != method.label:
+            found[f"{setting.label}"] = setting
+    return found
+
+
+def _search(search: Any, runner: Any) -> Any:
+    return search.run(runner)
+
+
+def _write(board: Any, folder: Path, runs: list[Any], answers: int, json: bool) -> None:
+    from airvlm.leaderboard.page import leaderboard_html
+    from airvlm.storage.atomic import write_atomically
+
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {
+        "html": leaderboard_html(board, runs, answers=answers),
+        "md": board.to_markdown(),
+        "csv": board.to_csv(),
+        "json": board.to_json(),
+    }
+    paths = {kind: folder / f"{NAME}.{kind}" for kind in contents}
+    for kind, content in contents.items():
+        write_atomically(paths[kind], content)
+    if json:
+        emit({"files": {kind: str(path) for kind, path in paths.items()}, "board": board.model_dump(mode="json")})
+        return
+    print(contents["md"])
+    for path in paths.values():
+        print(path)

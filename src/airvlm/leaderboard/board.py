@@ -1,0 +1,373 @@
+"""Rows of the leaderboard from results, their ranks, and boards of several people in one.
+
+    board = Board.of(results)
+    board = merge([board, Board.load("theirs.json")])
+
+What counts is the difference to a trivial control at equal recall (or yes-ratio). Methods whose intervals overlap share
+a rank: a method's rank is one more than the number of methods whose whole interval is better.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airvlm.evaluation.results import VANILLA, Results, TaskResults
+from airvlm.evaluation.store import digest
+from airvlm.methods.names import METHODS
+from airvlm.reporting.tables import rows_to_csv
+
+__all__ = ["Board", "BoardError", "Row", "Setup", "merge"]
+
+FORMAT = "airvlm-leaderboard-1"
+LARGEST_FILE = 20_000_000  # bytes of a board that is read
+AGREES = 0.5  # points by which vanilla's figures of two boards may differ: rounding differs between machines
+VERSIONS = ("airvlm", "transformers")
+
+Text = Annotated[str, Field(max_length=2000)]
+Name = Annotated[str, Field(max_length=200)]
+
+
+class BoardError(ValueError):
+    """A board cannot be read or merged; the message says why."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Setup(_Strict):
+    """What rows must share to be compared: a model on some items of a task."""
+
+    model: Name
+    fingerprint: Name
+    task: Name
+    variant: Name
+    split: Name
+    items: int
+    images: int
+    items_hash: Name  # of ids, images and questions, in order
+    generation: Name  # of the decoding options
+    metric: Name  # the headline
+    better: Name
+    held_equal: Name | None  # what is held equal: recall or the yes-ratio
+
+
+class Row(_Strict):
+    """One method in one setup."""
+
+    setup: str  # key of the setup
+    method: Text  # as the command line spells it
+    name: Name  # in the registry
+    paper: Text | None = None
+    site: Name = ""
+    summary: Text = ""
+    note: Text = ""  # why it never acted, or failed
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    gain: float | None = None  # at equal recall or yes-ratio; positive is better
+    gain_low: float | None = None
+    gain_high: float | None = None
+    on_curve: bool | None = None  # false: beyond the end of the control's curve
+    metrics: dict[Name, float | None] = {}
+    tokens: float | None = None
+    acted: float | None = None  # share of answers
+    changed: float | None = None  # share of answers
+    cost: float | None = None  # seconds per answer over vanilla's, in the same run
+    keeping_bias: float | None = None
+    submitted_by: Name = ""
+
+
+class Board(_Strict):
+    """All rows, and what they were measured on."""
+
+    format: str = FORMAT
+    versions: dict[Name, Name] = {}
+    setups: dict[Name, Setup] = {}
+    rows: list[Row] = Field(default=[], max_length=20_000)
+    skipped: dict[Name, Text] = {}  # methods that were not run, and why
+
+    @classmethod
+    def of(cls, results: Results, *, skipped: dict[str, str] | None = None, submitted_by: str = "") -> Board:
+        """The board of a results folder.
+
+        Args:
+            results: of an evaluation; tasks without a trade-off are left out.
+            skipped: methods that were not run, and why.
+            submitted_by: who measured it, shown beside every row.
+        """
+        setups, rows = {}, []
+        for task in results.tasks.values():
+            trade = task.trade_off
+            if trade is None:
+                continue
+            setup = _setup(results, task, trade.ys[0], trade.x)
+            key = f"{setup.model}, {setup.task}"
+            setups[key] = setup
+            rows += [_row(task, key, setup, label, submitted_by) for label in task.methods]
+        versions = {name: metadata.version(name) for name in VERSIONS}
+        return cls(versions=versions, setups=setups, rows=rows, skipped=skipped or {})
+
+    # -- ranks
+
+    def ranked(self, setup: str) -> list[tuple[int | None, Row]]:
+        """Rows of a setup with their ranks, best first; rows without a figure have no rank and come last."""
+        rows = [row for row in self.rows if row.setup == setup]
+        known = [row for row in rows if _interval(row) is not None]
+        ranks = {id(row): 1 + sum(_beats(other, row) for other in known) for row in known}
+        known.sort(key=lambda row: (ranks[id(row)], -(row.gain or 0.0), row.method))
+        return [(ranks[id(row)], row) for row in known] + [(None, row) for row in rows if id(row) not in ranks]
+
+    # -- files
+
+    @classmethod
+    def load(cls, path: str | Path) -> Board:
+        """Read a board that `airvlm leaderboard` wrote. Nothing that it names is imported or opened."""
+        path = Path(path)
+        try:
+            if path.stat().st_size > LARGEST_FILE:
+                raise BoardError(f"{path} is larger than {LARGEST_FILE // 10**6} MB")
+            board = cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise BoardError(f"{path}: {error.strerror or error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise BoardError(f"{path} is not a leaderboard: {where}: {first['msg']}") from error
+        if board.format != FORMAT:
+            raise BoardError(f"{path} has the format {board.format!r}, not {FORMAT!r}")
+        missing = {row.setup for row in board.rows} - set(board.setups)
+        if missing:
+            raise BoardError(f"{path} has rows of a setup that it does not describe: {sorted(missing)[0]}")
+        return board
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=1) + "\n"
+
+    def to_csv(self) -> str:
+        """One line per row, with its setup."""
+        lines = []
+        for key, setup in self.setups.items():
+            for rank, row in self.ranked(key):
+                flat = row.model_dump(exclude={"metrics", "setup"})
+                lines.append({"rank": rank, **setup.model_dump(), **flat, **row.metrics})
+        columns = list(dict.fromkeys(name for line in lines for name in line))
+        return rows_to_csv([{name: line.get(name) for name in columns} for line in lines])
+
+    def to_markdown(self) -> str:
+        """A table per setup."""
+        parts = []
+        for key, setup in self.setups.items():
+            head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", setup.metric]
+            others = _shown_metrics(self, key, setup)
+            head += [*others, "tokens", "acted", "changed", "cost"]
+            parts += [f"## {key}", "", describe(setup), "", _line(head), _line(["---"] * len(head))]
+            for rank, row in self.ranked(key):
+                cells = [
+                    "" if rank is None else str(rank),
+                    f"`{row.method}`" + (f" ({row.submitted_by})" if row.submitted_by else ""),
+                    row.site,
+                    gain_text(row),
+                    figure_text(row),
+                    *(_number(row.metrics.get(name)) for name in others),
+                    _number(row.tokens),
+                    _percent(row.acted),
+                    _percent(row.changed),
+                    "" if row.cost is None else f"{row.cost:.2f}",
+                ]
+                parts.append(_line(cells))
+            parts.append("")
+        if self.skipped:
+            parts += ["Not run:", "", *(f"* `{name}`: {why}" for name, why in self.skipped.items()), ""]
+        return "\n".join(parts)
+
+
+def describe(setup: Setup) -> str:
+    """A sentence on what a setup is."""
+    return (
+        f"{setup.items} items on {setup.images} images ({setup.split} split, {setup.variant}), greedy. Gain: the "
+        f"difference in {setup.metric} to a bias at equal {setup.held_equal}, in points with a 95 % interval; positive "
+        "is better. Methods whose intervals overlap share a rank. Cost: seconds per answer over vanilla's in the same "
+        "run."
+    )
+
+
+def merge(boards: Sequence[Board]) -> Board:
+    """One board of several. Refused if a setup differs between them, or if vanilla's figures do.
+
+    Args:
+        boards: what each of several people measured.
+    """
+    if not boards:
+        raise BoardError("no leaderboards to merge")
+    versions = dict(boards[0].versions)
+    setups: dict[str, Setup] = {}
+    rows: list[Row] = []
+    skipped: dict[str, str] = {}
+    for board in boards:
+        for name in VERSIONS:
+            if board.versions.get(name) != versions.get(name):
+                raise BoardError(
+                    f"the boards were made with {name} {versions.get(name)} and {board.versions.get(name)}: "
+                    "measure them again with one version"
+                )
+        for key, setup in board.setups.items():
+            _check_same(key, setups.setdefault(key, setup), setup)
+        skipped |= {name: why for name, why in board.skipped.items() if name not in skipped}
+        for row in board.rows:
+            held = next((r for r in rows if r.setup == row.setup and r.method == row.method), None)
+            if held is None:
+                rows.append(row)
+            elif row.method == VANILLA:
+                _check_vanilla(held, row)
+            elif held.submitted_by == row.submitted_by:
+                raise BoardError(f"{row.setup}: {row.method} is in two boards of the same name")
+            else:
+                rows.append(row)
+    measured = {row.name for row in rows}
+    kept = {name: why for name, why in skipped.items() if name not in measured}
+    return Board(versions=versions, setups=setups, rows=rows, skipped=kept)
+
+
+def _check_same(key: str, a: Setup, b: Setup) -> None:
+    for name, value in a.model_dump().items():
+        other = getattr(b, name)
+        if other != value:
+            raise BoardError(f"{key}: the boards differ in {name}: {value!r} and {other!r}")
+
+
+def _check_vanilla(a: Row, b: Row) -> None:
+    if a.value is None or b.value is None or abs(a.value - b.value) > AGREES:
+        raise BoardError(
+            f"{a.setup}: vanilla measures {a.value} in one board and {b.value} in another, which differ by more than "
+            f"{AGREES} points: model or decoding are not the same"
+        )
+
+
+# -- making rows
+
+
+def _setup(results: Results, task: TaskResults, metric: str, x: str) -> Setup:
+    spec = task.spec
+    items = [(item.id, str(item.image), spec.task.prompt(item)) for item in spec.items]
+    return Setup(
+        model=results.model_name,
+        fingerprint=results.model["fingerprint"],
+        task=spec.key,
+        variant=spec.task.variant_name,
+        split=spec.split,
+        items=len(spec.items),
+        images=task.sample(VANILLA).images,
+        items_hash=digest([(number, prompt) for number, _, prompt in items]),
+        generation=json.dumps(spec.generation, sort_keys=True),
+        metric=metric,
+        better=task.better(metric),
+        held_equal=x,
+    )
+
+
+def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: str) -> Row:
+    configuration = task.configuration(label)
+    name = VANILLA if configuration is None else str(configuration["name"])
+    kind = METHODS.get(name)
+    n = max(1, len(task.items))
+    rows = {row["metric"]: row for row in task.rows_of(label)}
+    own = rows[setup.metric]
+    vanilla = next(iter(task.rows_of(VANILLA)))
+    sign = -1.0 if setup.better == "lower" else 1.0
+    gain = _oriented(own, sign)
+    if label == VANILLA:
+        gain = (0.0, 0.0, 0.0)  # on the curve by definition
+    failed = own["failed"] + own["unanswered"]
+    note = f"{failed} of {n} answers failed" if failed else task.inactive_reason(label) or ""
+    if failed:
+        gain = (None, None, None)
+    cost = None
+    if label != VANILLA and own["seconds"] and vanilla["seconds"]:
+        cost = own["seconds"] / vanilla["seconds"]
+    return Row(
+        setup=key,
+        method=label,
+        name=name,
+        paper=None if kind is None else kind.paper,
+        site="" if kind is None else str(kind.site),
+        summary="the model as it is" if kind is None else str(kind.summary),
+        note=note[:500],
+        value=own["value"],
+        low=own["low"],
+        high=own["high"],
+        gain=gain[0],
+        gain_low=gain[1],
+        gain_high=gain[2],
+        on_curve=own["on_curve"],
+        metrics={metric: row["value"] for metric, row in rows.items()},
+        tokens=own["tokens"],
+        acted=None if own["fired"] is None else own["fired"] / n,
+        changed=None if own["changed"] is None else own["changed"] / n,
+        cost=cost,
+        keeping_bias=own["keeping_bias"],
+        submitted_by=submitted_by,
+    )
+
+
+def _oriented(row: dict[str, Any], sign: float) -> tuple[float | None, float | None, float | None]:
+    """(value, low, high) of the difference at equal, such that more is better."""
+    value, low, high = (row[name] for name in ("at_equal", "at_equal_low", "at_equal_high"))
+    if value is None or low is None or high is None:
+        return value if value is None else sign * value + 0.0, None, None
+    ends = sorted((sign * low + 0.0, sign * high + 0.0))  # + 0.0 turns -0.0 into 0.0
+    return sign * value + 0.0, ends[0], ends[1]
+
+
+def _interval(row: Row) -> tuple[float, float] | None:
+    return None if row.gain_low is None or row.gain_high is None else (row.gain_low, row.gain_high)
+
+
+def _beats(a: Row, b: Row) -> bool:
+    one, other = _interval(a), _interval(b)
+    return one is not None and other is not None and one[0] > other[1]
+
+
+# -- text
+
+
+def gain_text(row: Row) -> str:
+    """`+4.7 [2.9, 6.4]`; what is beyond the control's curve is marked."""
+    if row.gain is None:
+        return row.note or "?"
+    interval = "" if row.gain_low is None or row.name == VANILLA else f" [{row.gain_low:.1f}, {row.gain_high:.1f}]"
+    beyond = " (beyond the curve)" if row.on_curve is False else ""
+    note = f" ({row.note})" if row.note else ""
+    return f"{row.gain:+.1f}{interval}{beyond}{note}"
+
+
+def figure_text(row: Row) -> str:
+    """`23.0 [21.1, 25.0]`."""
+    if row.value is None:
+        return ""
+    return f"{row.value:.1f}" + ("" if row.low is None else f" [{row.low:.1f}, {row.high:.1f}]")
+
+
+def _shown_metrics(board: Board, key: str, setup: Setup) -> list[str]:
+    """The other metrics of a setup: what is held equal first, three at most."""
+    known = dict.fromkeys(name for row in board.rows if row.setup == key for name in row.metrics)
+    others = [name for name in known if name not in (setup.metric, setup.held_equal)]
+    return [*([setup.held_equal] if setup.held_equal else []), *others][:3]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -1,0 +1,78 @@
+"""Which methods a leaderboard runs, and the artifacts that some of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from airvlm.evaluation.artifacts import make_artifact
+from airvlm.evaluation.plan import TaskSpec, choose_items
+from airvlm.methods.artifacts import ArtifactMethod
+from airvlm.methods.base import Method
+from airvlm.methods.biases import EOSBias, YesBias
+from airvlm.methods.controls import Wrapper
+from airvlm.methods.names import METHODS, get_method
+from airvlm.vlm import VLM
+
+__all__ = ["CONTROLS", "choose_methods", "make_artifacts"]
+
+# Controls beside the methods: what a plausibility cut-off explains alone, and crops that should not help.
+CONTROLS = ("mean-token(crop-blend)", "other-image(crop-blend)")
+PAIRS = 64  # images that an artifact is made of
+
+
+def choose_methods(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Spellings of the methods to run, and why others are not.
+
+    Args:
+        names: spellings; "all" stands for every method of the registry with its default options.
+    """
+    chosen, skipped = list[str](), dict[str, str]()
+    for name in names:
+        if name != "all":
+            get_method(name)  # raises before anything runs
+            chosen.append(name)
+            continue
+        for known in METHODS:
+            kind = METHODS[known]
+            if issubclass(kind, Wrapper) or kind in (EOSBias, YesBias):  # around others; and what draws the curve
+                continue
+            if issubclass(kind, ArtifactMethod) or not kind.data:
+                chosen.append(known)
+            else:
+                skipped[known] = f"needs {kind.data}"
+        chosen += CONTROLS
+    return list(dict.fromkeys(chosen)), skipped
+
+
+def make_artifacts(vlm: VLM, names: Iterable[str], specs: Sequence[TaskSpec], folder: Path) -> dict[str, Method]:
+    """Methods by label; those that need an artifact get one, made of unlabeled images of the calibration split.
+
+    Args:
+        vlm: the model.
+        names: spellings of methods.
+        specs: the tasks; the first one's calibration images are used.
+        folder: where artifacts are kept. An existing one is used again.
+    """
+    methods: dict[str, Method] = {}
+    for name in names:
+        method = get_method(name)
+        if isinstance(method, ArtifactMethod) and not method.artifact:
+            path = folder / f"{method.name}.safetensors"
+            if not path.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                make_artifact(vlm, type(method), _calibration_images(specs[0]), progress=True).save(path)
+            method = type(method)(artifact=str(path))
+        if method is not None:
+            methods[name] = method
+    return methods
+
+
+def _calibration_images(spec: TaskSpec) -> list[Any]:
+    items, _ = choose_items(spec.task, PAIRS, "calibration")
+    shown = {str(item.image) for item in spec.items}
+    images = {str(item.image): item.image for item in items if str(item.image) not in shown}
+    if not images:
+        raise ValueError(f"{spec.name} has no calibration images apart from its {spec.split} split: bring artifacts")
+    return list(images.values())

@@ -1,0 +1,183 @@
+"""The leaderboard as one HTML page: sortable tables, plots, methods, and answers side by side.
+
+It loads nothing and runs no script but its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from airvlm.evaluation.results import VANILLA, Results
+from airvlm.leaderboard.board import Board, Row, describe, figure_text, gain_text
+from airvlm.reporting.answers import AnswerCard, answer_cards
+from airvlm.reporting.tables import templates
+from airvlm.tiny import BundledScene
+
+__all__ = ["cost_plot", "forest_plot", "leaderboard_html"]
+
+WIDTH, LINE = 640, 22  # of a plot, in its own units
+LEFT = 230  # where the forest plot's axis begins
+COLORS = {"better": "#00624a", "worse": "#a33b00", "unclear": "#777"}
+
+
+def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int = 12) -> str:
+    """The page.
+
+    Args:
+        board: the rows.
+        runs: the results that they come from, for single answers.
+        answers: how many items are shown per task; images only where they ship with this package.
+    """
+    from markupsafe import Markup
+
+    folder = Path(__file__).parents[1] / "reporting" / "templates"
+    style = (folder / "page.css").read_text(encoding="utf-8")
+    own = Path(__file__).parent / "page.js"
+    script = own.read_text(encoding="utf-8")
+    code = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    boards = []
+    for key, setup in board.setups.items():
+        ranked = board.ranked(key)
+        rows = [row for _, row in ranked]
+        metrics = [setup.held_equal] if setup.held_equal else []
+        metrics += [
+            n for n in dict.fromkeys(n for row in rows for n in row.metrics) if n not in (setup.metric, *metrics)
+        ]
+        boards.append(
+            {
+                "title": key,
+                "about": describe(setup),
+                "setup": setup,
+                "metrics": metrics[:3],
+                "rows": [(rank, row, _cells(row, metrics[:3])) for rank, row in ranked],
+                "forest": Markup(forest_plot(rows)),  # made here, with every text escaped
+                "cost": Markup(cost_plot(rows)),
+            }
+        )
+    methods = {row.name: row for row in board.rows if row.name != VANILLA}
+    page: str = (
+        templates()
+        .get_template("leaderboard.html")
+        .render(
+            board=board,
+            policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{code}'",
+            style=Markup(style),  # style and script are files of this package
+            script=Markup(script),
+            boards=boards,
+            methods=sorted(methods.values(), key=lambda row: (row.site, row.name)),
+            cards=[card for run in runs for card in _cards(run, answers)],
+        )
+    )
+    return page
+
+
+def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
+    """(text, what it is sorted by) of each column after the method."""
+
+    def number(value: float | None, form: str = "{:.1f}", scale: float = 1.0) -> tuple[str, float | None]:
+        return ("" if value is None else form.format(scale * value), value)
+
+    return [
+        (row.site, None),
+        (gain_text(row), row.gain),
+        (figure_text(row), row.value),
+        *(number(row.metrics.get(name)) for name in metrics),
+        number(row.tokens),
+        number(row.acted, "{:.0f} %", 100),
+        number(row.changed, "{:.0f} %", 100),
+        number(row.cost, "{:.2f}"),
+    ]
+
+
+def _cards(run: Results, limit: int) -> list[AnswerCard]:
+    cards = []
+    for name, task in run.tasks.items():
+        bundled = all(isinstance(item.image, BundledScene) for item in task.items)
+        made = answer_cards(f"{name} ({run.model_name})", task, limit)
+        cards += made if bundled else [replace(card, images=[]) for card in made]
+    return cards
+
+
+# -- plots, as SVG
+
+
+def _verdict(row: Row) -> str:
+    if row.gain_low is None or row.gain_high is None:
+        return "unclear"
+    return "better" if row.gain_low > 0 else "worse" if row.gain_high < 0 else "unclear"
+
+
+def forest_plot(rows: Sequence[Row]) -> str:
+    """Each method's gain with its interval, best first."""
+    shown = [row for row in rows if row.gain is not None and row.gain_low is not None and row.name != VANILLA]
+    if not shown:
+        return ""
+    ends = [0.0, *(value for row in shown for value in (row.gain_low, row.gain_high) if value is not None)]
+    low, high = min(ends), max(ends)
+    span = (high - low) or 1.0
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - 20) * (value - low) / span
+
+    height = LINE * (len(shown) + 2)
+    parts = [
+        f'<line x1="{x(0):.1f}" y1="{LINE * 0.4:.1f}" x2="{x(0):.1f}" y2="{height - LINE}" stroke="#999" '
+        'stroke-dasharray="4 3"/>'
+    ]
+    for i, row in enumerate(shown):
+        y = LINE * (i + 1)
+        color = COLORS[_verdict(row)]
+        label = row.method if len(row.method) <= 32 else row.method[:31] + "…"
+        parts += [
+            f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end" font-size="13">{escape(label)}</text>',
+            f'<line x1="{x(row.gain_low or 0):.1f}" y1="{y}" x2="{x(row.gain_high or 0):.1f}" y2="{y}" '
+            f'stroke="{color}" stroke-width="2"/>',
+            f'<circle cx="{x(row.gain or 0):.1f}" cy="{y}" r="4" fill="{color}"><title>{escape(gain_text(row))}'
+            "</title></circle>",
+        ]
+    for value in (low, 0.0, high):
+        parts.append(
+            f'<text x="{x(value):.1f}" y="{height - 6}" text-anchor="middle" font-size="12">{value:+.1f}</text>'
+        )
+    return _svg(height, parts, "gain of every method with its interval")
+
+
+def cost_plot(rows: Sequence[Row]) -> str:
+    """Gain against cost: up and to the left is better."""
+    shown = [row for row in rows if row.gain is not None and row.cost is not None]
+    if not shown:
+        return ""
+    top, right = max(0.0, *(row.gain or 0 for row in shown)), max(row.cost or 1 for row in shown)
+    bottom, left = min(0.0, *(row.gain or 0 for row in shown)), min(1.0, *(row.cost or 1 for row in shown))
+    height, pad = 360, 46
+
+    def at(row: Row) -> tuple[float, float]:
+        across = ((row.cost or 0) - left) / ((right - left) or 1)
+        up = ((row.gain or 0) - bottom) / ((top - bottom) or 1)
+        return pad + (WIDTH - 2 * pad - 60) * across, height - pad - (height - 2 * pad) * up
+
+    zero = height - pad - (height - 2 * pad) * (0 - bottom) / ((top - bottom) or 1)
+    parts = [
+        f'<line x1="{pad}" y1="{zero:.1f}" x2="{WIDTH - pad}" y2="{zero:.1f}" stroke="#999" stroke-dasharray="4 3"/>',
+        f'<text x="{WIDTH / 2}" y="{height - 8}" text-anchor="middle" font-size="12">seconds per answer over '
+        f"vanilla&#8217;s, {left:.1f} to {right:.1f}</text>",
+        f'<text x="12" y="{height / 2}" font-size="12" transform="rotate(-90 12 {height / 2})" text-anchor="middle">'
+        f"gain, {bottom:+.1f} to {top:+.1f}</text>",
+    ]
+    for row in shown:
+        across, up = at(row)
+        parts += [
+            f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4" fill="{COLORS[_verdict(row)]}"/>',
+            f'<text x="{across + 6:.1f}" y="{up + 4:.1f}" font-size="11">{escape(row.method[:28])}</text>',
+        ]
+    return _svg(height, parts, "gain against cost of every method")
+
+
+def _svg(height: float, parts: Sequence[str], title: str) -> str:
+    head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}" font-family="sans-serif">'
+    return head + "".join(parts) + "</svg>"

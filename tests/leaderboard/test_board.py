@@ -1,0 +1,153 @@
+"""The leaderboard: ranks, merging boards of several people, files from strangers, and the page."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airvlm.evaluation import evaluate
+from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge
+from airvlm.leaderboard.methods import choose_methods
+from airvlm.leaderboard.page import leaderboard_html
+from airvlm.methods import METHODS
+
+KEY = "tiny, tiny-chair"
+SETUP = Setup(
+    model="tiny",
+    fingerprint="abc",
+    task="tiny-chair",
+    variant="exact",
+    split="test",
+    items=100,
+    images=100,
+    items_hash="h",
+    generation="{}",
+    metric="CHAIR_S",
+    better="lower",
+    held_equal="recall",
+)
+
+
+def row(method: str, gain: float | None, low: float | None, high: float | None, **more: Any) -> Row:
+    return Row(setup=KEY, method=method, name=method, gain=gain, gain_low=low, gain_high=high, **more)
+
+
+def board(*rows: Row, **more: Any) -> Board:
+    return Board(
+        **{"versions": {"airvlm": "1", "transformers": "5"}, "setups": {KEY: SETUP}, "rows": list(rows), **more}
+    )
+
+
+VANILLA = row("vanilla", 0.0, 0.0, 0.0, value=30.0)
+
+
+def test_methods_whose_intervals_overlap_share_a_rank() -> None:
+    rows = [
+        row("good", 5.0, 3.0, 7.0),
+        row("also good", 4.0, 2.0, 6.0),
+        VANILLA,
+        row("unclear", 0.5, -1.0, 2.5),
+        row("bad", -5.0, -7.0, -3.0),
+        row("failed", None, None, None, note="3 of 100 answers failed"),
+    ]
+    found = [(rank, one.method) for rank, one in board(*rows).ranked(KEY)]
+    # "unclear" is beaten by "good" alone, vanilla by both
+    expected = [(1, "good"), (1, "also good"), (2, "unclear"), (3, "vanilla"), (5, "bad"), (None, "failed")]
+    assert found == expected
+
+
+def test_boards_of_the_same_setup_are_merged_and_show_whose_they_are() -> None:
+    mine = board(VANILLA, row("vcd", 1.0, 0.0, 2.0, submitted_by="me"), skipped={"crg": "needs boxes"})
+    theirs = board(
+        row("vanilla", 0.0, 0.0, 0.0, value=30.3), row("crg", 2.0, 1.0, 3.0, submitted_by="them"), skipped={"x": "y"}
+    )
+    both = merge([mine, theirs])
+    assert [(r.method, r.submitted_by) for r in both.rows] == [("vanilla", ""), ("vcd", "me"), ("crg", "them")]
+    assert both.skipped == {"x": "y"}  # crg was run after all
+    assert "(them)" in both.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fingerprint": "other"}, "differ in fingerprint"),
+        ({"items_hash": "other"}, "differ in items_hash"),
+        ({"generation": '{"max_new_tokens": 32}'}, "differ in generation"),
+        ({"variant": "wordnet"}, "differ in variant"),
+    ],
+)
+def test_boards_of_another_setup_are_refused(change: dict[str, str], message: str) -> None:
+    other = board(VANILLA).model_copy(update={"setups": {KEY: SETUP.model_copy(update=change)}})
+    with pytest.raises(BoardError, match=message):
+        merge([board(VANILLA), other])
+
+
+def test_boards_of_another_version_or_another_vanilla_are_refused() -> None:
+    with pytest.raises(BoardError, match="made with transformers 5 and 6"):
+        merge([board(VANILLA), board(VANILLA, versions={"airvlm": "1", "transformers": "6"})])
+    with pytest.raises(BoardError, match="vanilla measures 30"):
+        merge([board(VANILLA), board(row("vanilla", 0.0, 0.0, 0.0, value=33.0))])
+    twice = board(VANILLA, row("vcd", 1.0, 0.0, 2.0))
+    with pytest.raises(BoardError, match="vcd is in two boards of the same name"):
+        merge([twice, twice])
+
+
+def test_a_board_is_read_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "board.json"
+    one = board(VANILLA, row("vcd", 1.0, 0.0, 2.0, metrics={"recall": 50.0}))
+    path.write_text(one.to_json())
+    assert Board.load(path) == one
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "is not a leaderboard"),
+        ('{"format": "other"}', "has the format 'other'"),
+        ('{"rows": [{"setup": "x", "method": "m", "name": "m"}]}', "a setup that it does not describe"),
+        ('{"rows": [{"setup": "x", "method": "m", "name": "m", "gain": NaN}]}', "is not a leaderboard"),
+        ('{"evil": 1}', "is not a leaderboard: evil"),
+        ("{", "is not a leaderboard"),
+    ],
+)
+def test_files_that_are_no_boards_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "board.json"
+    path.write_text(text)
+    with pytest.raises(BoardError, match=message):
+        Board.load(path)
+
+
+def test_a_stranger_can_put_neither_markup_nor_formulas_into_the_page() -> None:
+    evil = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+    one = board(VANILLA, row(evil, 1.0, 0.5, 2.0, submitted_by="=cmd()", note=evil, cost=2.0, paper=evil, site=evil))
+    page = leaderboard_html(one)
+    assert "<script>alert" not in page and "<img src=x" not in page
+    assert "default-src &#39;none&#39;" in page and "unsafe-eval" not in page
+    cells = next(csv.DictReader(line for line in one.to_csv().splitlines() if "vanilla" not in line))
+    assert cells["submitted_by"] == "'=cmd()"  # a spreadsheet shows it as text
+
+
+def test_all_stands_for_every_method_that_needs_nothing_from_the_user() -> None:
+    chosen, skipped = choose_methods(["all"])
+    assert {"air", "crop-blend", "vcd", "pai", "nullu", "cut-off"} <= set(chosen)
+    assert "eos-bias" not in chosen  # it draws the curve
+    assert set(skipped) == {name for name in METHODS if METHODS[name].data and name not in chosen}
+    with pytest.raises(ValueError, match="did you mean"):
+        choose_methods(["crop-blen"])
+
+
+def test_the_board_of_an_evaluation_says_what_its_table_says(tmp_path: Path) -> None:
+    results = evaluate.evaluate("tiny", ["tiny-chair"], ["crop-blend", "air"], out=tmp_path, limit=4, progress=False)
+    made = Board.of(results, submitted_by="me")
+    (key,) = made.setups
+    task = results.tasks["tiny-chair"]
+    rows = {r.method: r for _, r in made.ranked(key)}
+    assert set(rows) == {"vanilla", "crop-blend", "air"}
+    assert rows["crop-blend"].metrics == pytest.approx(task.scores("crop-blend").metrics)
+    assert rows["crop-blend"].changed == task.changed("crop-blend") / 4
+    at = task.at_equal("crop-blend")["CHAIR_S"].difference
+    assert rows["crop-blend"].gain == pytest.approx(-at.value)  # lower CHAIR is better
+    assert rows["air"].acted == 0 and "distance" in rows["air"].note
+    page = leaderboard_html(made, [results], answers=2)
+    assert page.count('<article class="card"') == 2 and "data:image" in page
