@@ -38,9 +38,9 @@ _MODULES = {
     "airvlm.methods": """
         ADHH AIR AIRMemory Artifact AttentionMethod AvisC CIPHER CODE CRG CRoPS Composed ContrastiveMethod CropBlend
         CutOff DeCo DoLa ED EOSBias FarthestCrops FeedForwardMethod HeadMethod ICD LensMethod LogitsMethod LoopMethod
-        M3ID MARINE MLIHE MeanToken MemVR Method NoisyCrops Nullu OPERA OtherImage PAI RITUAL RUDDER RandomCrops
-        ReAskMethod SID SPIN ShrunkCrops SteeringMethod VAF VAR VCD VISTA VTI ViCrop VisualTokenMethod YesBias
-        get_method list_methods option
+        M3ID MARINE MLIHE MeanToken MemVR Method NearTie NoisyCrops Nullu OPERA OtherImage PAI RITUAL RUDDER RandomCrops
+        ReAskMethod SID SPIN ShrunkCrops SteeringMethod Temperature VAF VAR VCD VISTA VTI ViCrop VisualTokenMethod
+        YesBias get_method list_methods option
     """,
     "airvlm.vlm": "VLM Answer PromptTooLong",
     "airvlm.evaluation.evaluate": "evaluate",

@@ -1,11 +1,11 @@
-"""The biases and the cut-off: exactly what they change, and nothing at 0."""
+"""The controls of the logits: exactly what they change, and nothing at 0."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from airvlm.methods.biases import CutOff, EOSBias, YesBias, find_spellings
+from airvlm.methods.biases import CutOff, EOSBias, NearTie, Temperature, YesBias, find_spellings
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import small_models
 from tests.methods.generated import GREEDY, generate
@@ -33,7 +33,7 @@ def test_the_eos_bias_needs_no_image() -> None:
     assert run.report.fired and ids[0, -1] == 2
 
 
-@pytest.mark.parametrize("method", [EOSBias(bias=0.0), YesBias(bias=0.0), CutOff(beta=0.0)])
+@pytest.mark.parametrize("method", [EOSBias(bias=0.0), YesBias(bias=0.0), CutOff(beta=0.0), NearTie(margin=0.0)])
 def test_a_bias_of_0_is_vanilla_and_warns_of_nothing(method: Any, recwarn: Any) -> None:
     out, vanilla = generate(method), generate(None)
     assert torch.equal(out.sequences, vanilla.sequences)
@@ -120,3 +120,93 @@ def test_a_plain_pass_under_a_bias_says_why_nothing_was_done() -> None:
     with pytest.warns(MethodInactiveWarning, match="scores of generate, which was not called"):
         with EOSBias()(model, processor), torch.no_grad():
             model(**batch)
+
+
+# -- the temperature
+
+
+def test_a_temperature_divides_the_logits() -> None:
+    torch.manual_seed(0)
+    out = generate(Temperature(0.25), do_sample=True, top_k=0)
+    torch.manual_seed(0)
+    vanilla = generate(None, do_sample=True, top_k=0)
+    torch.testing.assert_close(out.logits[0], 4 * vanilla.logits[0])
+    assert out.report.fired and out.report.passes == len(out.logits)
+
+
+def test_weights_that_sum_to_4_are_a_temperature_of_a_quarter() -> None:
+    """A contrast of a stream with itself, as RITUAL's without a transformation: l + 3 l."""
+    l = torch.randn(3, 20, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close((l + 3 * l).softmax(-1), (l / 0.25).softmax(-1))
+
+
+def test_a_low_temperature_is_greedy() -> None:
+    torch.manual_seed(0)
+    cold = generate(Temperature(1e-3), do_sample=True, top_k=0)
+    assert torch.equal(cold.sequences, generate(None).sequences)
+
+
+def test_in_greedy_decoding_the_temperature_changes_nothing_and_says_why() -> None:
+    with pytest.warns(MethodInactiveWarning, match="whatever the temperature"):
+        out = generate(Temperature(0.25))
+    vanilla = generate(None)
+    assert all(torch.equal(a, b) for a, b in zip(out.logits, vanilla.logits, strict=True))
+    assert not out.report.fired
+
+
+# -- the near-tie rule
+
+
+def yes_and_no(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    tokenizer = small_models.build_tokenizer()
+    yes, no = (tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in ("yes", "no"))
+    p = scores.softmax(-1)
+    return p[:, yes], p[:, no]
+
+
+def raise_both(bias: float) -> Any:
+    """A processor that makes yes and no likely."""
+    tokenizer = small_models.build_tokenizer()
+    ids = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in ("yes", "no")]
+
+    def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[:, ids] += bias
+        return scores
+
+    return processor
+
+
+def test_near_ties_become_yes_and_everything_else_stays() -> None:
+    processors = [raise_both(14.0)]
+    plain = generate(None, logits_processor=processors, max_new_tokens=1)
+    p_yes, p_no = yes_and_no(plain.scores[0])
+    margin = float((p_yes - p_no).abs()[p_yes + p_no > 0.2].mean())
+    out = generate(NearTie(margin=margin, mass=0.2), logits_processor=processors, max_new_tokens=1)
+    tie = ((p_yes + p_no) > 0.2) & ((p_yes - p_no).abs() < margin)
+    assert tie.any() and not tie.all(), "some questions must be ties and some not"
+    yes = small_models.build_tokenizer()("yes", add_special_tokens=False)["input_ids"][0]
+    for row in range(len(tie)):
+        expected = yes if tie[row] else plain.sequences[row, -1]
+        assert out.sequences[row, -1] == expected
+        assert out.report.rows[row].fired == bool(tie[row])
+        if not tie[row]:
+            assert torch.equal(out.scores[0][row], plain.scores[0][row])
+
+
+def test_text_without_yes_and_no_is_left_alone() -> None:
+    with pytest.warns(MethodInactiveWarning, match="never had 0.2 of the probability together"):
+        out = generate(NearTie(margin=1.0), logits_processor=[raise_both(-20.0)])
+    plain = generate(None, logits_processor=[raise_both(-20.0)])
+    assert torch.equal(out.sequences, plain.sequences)
+
+
+def test_a_clear_answer_is_reported_with_the_nearest_difference() -> None:
+    with pytest.warns(MethodInactiveWarning, match=r"the smallest difference was 0\.\d+, and margin is 1e-06"):
+        generate(NearTie(margin=1e-6), logits_processor=[raise_both(8.0)], max_new_tokens=1)
+
+
+def test_the_near_tie_rule_needs_the_processor() -> None:
+    model, _ = small_models.shared_model("llava")
+    with pytest.raises(ValueError, match="near-tie needs the model's processor"):
+        NearTie()(model)

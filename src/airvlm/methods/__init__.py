@@ -5,7 +5,7 @@ from airvlm.methods.air import AIR, AIRMemory
 from airvlm.methods.artifacts import Artifact
 from airvlm.methods.avisc import AvisC
 from airvlm.methods.base import Method, option
-from airvlm.methods.biases import CutOff, EOSBias, YesBias
+from airvlm.methods.biases import CutOff, EOSBias, NearTie, Temperature, YesBias
 from airvlm.methods.code import CODE
 from airvlm.methods.composed import Composed
 from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherImage, RandomCrops, ShrunkCrops
@@ -88,6 +88,7 @@ __all__ = [
     "MeanToken",
     "MemVR",
     "Method",
+    "NearTie",
     "NoisyCrops",
     "Nullu",
     "OtherImage",
@@ -95,6 +96,7 @@ __all__ = [
     "ReAskMethod",
     "ShrunkCrops",
     "SteeringMethod",
+    "Temperature",
     "ViCrop",
     "VisualTokenMethod",
     "YesBias",

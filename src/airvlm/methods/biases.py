@@ -1,4 +1,5 @@
-"""Biases on the answer's tokens: shorter answers (EOSBias), more yes (YesBias), and the plausibility cut-off alone.
+"""Changes of the logits alone: shorter answers (EOSBias), more yes (YesBias, NearTie), the plausibility cut-off
+(CutOff) and the temperature (Temperature) that contrastive decoding brings with it.
 
 The trivial ways to hallucinate less or to find more. A result means something only in comparison with them.
 """
@@ -15,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from airvlm.methods.base import Method, option
-from airvlm.runtime.intervention import Context, GenerateCall, Intervention
+from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
 
 __all__ = ["CutOff", "EOSBias", "YesBias", "find_end_tokens", "find_spellings"]
 
@@ -67,18 +68,60 @@ class CutOff(Method):
         return _Cut(self, context)
 
 
-def find_spellings(processor: Any, words: Iterable[str]) -> list[int]:
+@dataclass(frozen=True)
+class Temperature(Method):
+    """A temperature on the model's logits: what weights of sum s do besides their contrast, at a temperature of 1 / s.
+
+    Changes sampling and beams; greedy decoding takes the same token at any temperature.
+    """
+
+    name: ClassVar[str] = "temperature"
+    summary: ClassVar[str] = "control: a temperature, as that of logits whose weights do not sum to 1"
+    site: ClassVar[str] = "control"
+    needs_images: ClassVar[bool] = False
+
+    temperature: float = option(
+        0.25, "logits are divided by this; 0.25 is that of weights 1 and 3, and 1 is off", above=0, off=1
+    )
+
+    def start(self, context: Context) -> Intervention:
+        return _Temperature(self, context)
+
+
+@dataclass(frozen=True)
+class NearTie(Method):
+    """Says yes wherever yes and no are nearly as likely, and changes nothing else.
+
+    At a step where P(yes) + P(no) > `mass` and |P(yes) - P(no)| < `margin`, the likeliest spelling of yes is said.
+    """
+
+    name: ClassVar[str] = "near-tie"
+    summary: ClassVar[str] = "control: says yes where yes and no are nearly as likely"
+    site: ClassVar[str] = "control"
+    needs_images: ClassVar[bool] = False
+
+    margin: float = option(0.5, "smaller differences between P(yes) and P(no) are a tie", low=0, high=1, off=0)
+    mass: float = option(0.2, "what yes and no must have together, so that other text is left alone", low=0, high=1)
+
+    def start(self, context: Context) -> Intervention:
+        return _NearTie(self, context)
+
+
+def find_spellings(processor: Any, words: Iterable[str], who: str = "yes-bias") -> list[int]:
     """The single tokens that spell one of the words at the start of an answer, with or without a space before it."""
+    words = list(words)
     tokenizer = getattr(processor, "tokenizer", processor)
     if tokenizer is None:
-        raise ValueError("yes-bias needs the model's processor to find the tokens of yes: pass it as second argument")
+        raise ValueError(
+            f"{who} needs the model's processor to find the tokens of {words[0]}: pass it as second argument"
+        )
     found = set()
     for text in (space + word for word in words for space in ("", " ")):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) == 1 and ids[0] != getattr(tokenizer, "unk_token_id", None):
             found.add(ids[0])
     if not found:
-        raise ValueError("yes-bias: the tokenizer has no single token for yes")
+        raise ValueError(f"{who}: the tokenizer has no single token for {words[0]}")
     return sorted(found)
 
 
@@ -92,6 +135,11 @@ class _OnScores(Intervention):
         """The scores (B, V) of one step -> the new ones."""
         raise NotImplementedError
 
+    def count(self, scores: Tensor) -> None:
+        """Record the rows (B, V) of one step as changed."""
+        rows = max(1, self.batch_size)
+        self.stats.count(torch.full((rows,), scores.shape[0] // rows))
+
     def inactive_reason(self, row: int | None) -> str:
         return "it acts on the scores of generate, which was not called"
 
@@ -101,8 +149,7 @@ class _Processor(LogitsProcessor):
         self.intervention = intervention
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        rows = max(1, self.intervention.batch_size)
-        self.intervention.stats.count(torch.full((rows,), scores.shape[0] // rows))
+        self.intervention.count(scores)
         return self.intervention.change(scores)
 
 
@@ -126,8 +173,7 @@ class _Cut(_OnScores):
     method: CutOff
 
     def processors(self, call: GenerateCall) -> list[LogitsProcessor]:
-        greedy = not call.option("do_sample", False) and call.option("num_beams", 1) == 1
-        return [] if greedy else super().processors(call)
+        return [] if _is_greedy(call) else super().processors(call)
 
     def change(self, scores: Tensor) -> Tensor:
         limit = scores.amax(-1, keepdim=True) + math.log(self.method.beta)
@@ -136,6 +182,76 @@ class _Cut(_OnScores):
 
     def inactive_reason(self, row: int | None) -> str:
         return "greedy decoding takes the likeliest token, which the cut-off never removes"
+
+
+class _Temperature(Intervention):
+    method: Temperature
+    changes_logits = acts_in_decode = True
+    greedy = False  # a plain pass counts as sampling: its logits are changed
+
+    def on_call(self, call: GenerateCall) -> None:
+        self.greedy = _is_greedy(call)
+
+    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
+        if self.greedy:
+            return None
+        limits = torch.finfo(logits.dtype)
+        new = logits.float() / self.method.temperature
+        self.stats.count(torch.full((fp.batch_size,), fp.beams * logits.shape[1]))
+        return new.clamp(limits.min, limits.max).to(logits.dtype)
+
+    def inactive_reason(self, row: int | None) -> str:
+        return "greedy decoding takes the likeliest token, whatever the temperature"
+
+
+class _NearTie(_OnScores):
+    method: NearTie
+
+    def __init__(self, method: NearTie, context: Context) -> None:
+        super().__init__(method, context)
+        yes, no = (
+            find_spellings(context.processor, (word, word.title(), word.upper()), method.name) for word in ("yes", "no")
+        )
+        self._yes, self._no = torch.tensor(yes), torch.tensor(no)
+        self._nearest: Tensor | None = None  # (batch_size,) smallest difference where yes and no have the mass
+
+    def on_call(self, call: GenerateCall) -> None:
+        self._nearest = None
+
+    def count(self, scores: Tensor) -> None:
+        pass  # only ties are: see `change`
+
+    def change(self, scores: Tensor) -> Tensor:
+        yes, no = self._yes.to(scores.device), self._no.to(scores.device)
+        p = scores.float().softmax(-1)
+        p_yes, p_no = p[:, yes].sum(-1), p[:, no].sum(-1)  # (B,)
+        difference = torch.where(p_yes + p_no > self.method.mass, (p_yes - p_no).abs(), torch.inf)
+        tie = difference < self.method.margin
+        rows = max(1, self.batch_size)
+        self.stats.count(tie.view(rows, -1).sum(-1))
+        nearest = difference.view(rows, -1).amin(-1)
+        known = self._nearest
+        same = known is not None and known.shape == nearest.shape
+        self._nearest = torch.minimum(known, nearest) if known is not None and same else nearest
+        said = yes[scores[:, yes].argmax(-1)]  # (B,) the likeliest spelling
+        others = torch.ones_like(scores, dtype=torch.bool).scatter(-1, said[:, None], False)
+        return scores.masked_fill(others & tie[:, None], torch.finfo(scores.dtype).min)
+
+    def measures(self) -> dict[str, Tensor]:
+        return {} if self._nearest is None else {"nearest": self._nearest}
+
+    def inactive_reason(self, row: int | None) -> str:
+        nearest = self.measured.get("nearest", [])
+        if not nearest:
+            return super().inactive_reason(row)
+        least = min(nearest) if row is None or row >= len(nearest) else nearest[row]
+        if math.isinf(least):
+            return f"yes and no never had {self.method.mass:g} of the probability together"
+        return f"no step was a near tie: the smallest difference was {least:.3f}, and margin is {self.method.margin:g}"
+
+
+def _is_greedy(call: GenerateCall) -> bool:
+    return not call.option("do_sample", False) and call.option("num_beams", 1) == 1
 
 
 def find_end_tokens(call: GenerateCall) -> list[int]:
