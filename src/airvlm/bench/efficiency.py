@@ -27,7 +27,7 @@ from airvlm.report import Report
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.vlm import VLM
 
-__all__ = ["Cost", "Subject", "count_answers", "measure", "vlm_subject", "wide_subject"]
+__all__ = ["Cost", "Subject", "count_answers", "measure", "noise_image", "scene_image", "vlm_subject", "wide_subject"]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def vlm_subject(vlm: VLM, note: str = "") -> Subject:
     def ask(method: Method | None, image: Image.Image, tokens: int) -> Report | None:
         return vlm.ask(image, DESCRIBE, method=method, max_new_tokens=tokens, min_new_tokens=tokens).report
 
-    return Subject(vlm.name, note, ask, _scene if vlm.name == "tiny" else _noise_image, vlm.model.device)
+    return Subject(vlm.name, note, ask, scene_image if vlm.name == "tiny" else noise_image, vlm.model.device)
 
 
 def wide_subject(wide: WideLlava, note: str) -> Subject:
@@ -162,15 +162,17 @@ def wide_subject(wide: WideLlava, note: str) -> Subject:
                 wide.model.generate(**inputs, **fixed)
         return run.report
 
-    return Subject("llava-1.5-7b widths", note, ask, _noise_image, torch.device("cpu"))
+    return Subject("llava-1.5-7b widths", note, ask, noise_image, torch.device("cpu"))
 
 
-def _scene(number: int) -> Image.Image:
+def scene_image(number: int) -> Image.Image:
+    """An emoji scene of the test split."""
     scenes = tiny.scenes("test")
     with Image.open(scenes[number % len(scenes)].path) as image:
         return image.convert("RGB")
 
 
-def _noise_image(number: int, size: tuple[int, int] = (640, 480)) -> Image.Image:
+def noise_image(number: int, size: tuple[int, int] = (640, 480)) -> Image.Image:
+    """Smooth noise."""
     coarse = np.random.default_rng(number).integers(0, 256, (12, 16, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)

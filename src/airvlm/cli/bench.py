@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, print_columns
@@ -11,31 +13,44 @@ from airvlm.cli.options import JsonOption, MethodsOption, ModelOptions, option
 
 if TYPE_CHECKING:
     from airvlm.bench.efficiency import Cost, Subject
+    from airvlm.bench.methods import MethodCost
 
 __all__ = ["bench"]
 
 DEFAULT = ("vanilla", "crop-blend", "air:keep=3", "air-memory:keep=3", "memvr", "vaf", "vcd")
 WIDE = "wide"
+PHASES = ("prefill", "decode", "total")
 MODEL_HELP = "photo, tiny, wide (LLaVA-7B's widths, random weights), a folder, or a name on the hub. Repeatable."
 
 
 def bench(
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[methods]", help="`methods`: every method, prefill and decode apart, in batches."),
+    ] = None,
     model: Annotated[list[str] | None, option("--model -m", "NAME", MODEL_HELP, show_default="tiny and wide")] = None,
     method: MethodsOption = None,
     repeats: Annotated[int, option("--repeats", "N", "Rounds after the warm-up.", min=1)] = 5,
     tokens: Annotated[int, option("--tokens", "N", "Tokens of every answer.", min=1)] = 32,
+    batch: Annotated[
+        list[int] | None,
+        option("--batch", "N", "With `methods`: batch sizes. Repeatable.", min=1, show_default="1 and 16"),
+    ] = None,
+    markdown: Annotated[bool, option("--markdown", None, "With `methods`: print Markdown tables.")] = False,
     layers: Annotated[int, option("--layers", "N", "Decoder layers of the model wide.", min=2)] = 2,
     json: JsonOption = False,
 ) -> None:
     """Measure the speed and memory of methods against vanilla.
 
     The methods take turns, each answer is about a new image and has the same number of tokens. Ratios are to the first
-    method in the same round; medians with their range are printed. Without --method all published methods are measured.
+    method in the same round; medians with their range are printed. `airvlm bench methods` measures every method of the
+    registry, prefill and decode apart, for one image and in batches.
 
     \b
     Examples:
       airvlm bench --model tiny --repeats 2 --tokens 8
       airvlm bench --model photo --method vanilla --method crop-blend --repeats 2
+      airvlm bench methods --model tiny --method vcd --method pai --batch 1 --repeats 1 --tokens 4
     LLaVA-1.5-7B's widths need 4 GB of memory and minutes:
       airvlm bench --model wide --method vanilla --method crop-blend
     """
@@ -43,6 +58,12 @@ def bench(
     from tqdm import tqdm
 
     from airvlm.bench.efficiency import count_answers, measure
+
+    if what is not None:
+        if what != "methods":
+            raise Failure(f"{what!r}: give `methods`, or nothing")
+        _bench_methods(model or ["tiny"], method, batch or [1, 16], repeats, tokens, json=json, markdown=markdown)
+        return
 
     chosen = [common.choose_method(name) for name in method or DEFAULT]
     methods = {"vanilla" if one is None else one.label: one for one in chosen}
@@ -69,6 +90,79 @@ def bench(
     for subject, costs in measured:
         print(f"{subject.name} ({subject.note}): {tokens} tokens per answer, {repeats} rounds, {threads} thread(s)")
         _print_table(costs, repeats)
+
+
+def _bench_methods(
+    models: Sequence[str],
+    names: Sequence[str] | None,
+    batches: Sequence[int],
+    repeats: int,
+    tokens: int,
+    *,
+    json: bool,
+    markdown: bool,
+) -> None:
+    import tempfile
+    from pathlib import Path
+
+    import torch
+    from tqdm import tqdm
+
+    from airvlm.bench.efficiency import noise_image, scene_image
+    from airvlm.bench.methods import count_batches, measure_methods
+    from airvlm.evaluation.plan import TaskSpec
+    from airvlm.leaderboard.methods import choose_methods, make_artifacts
+
+    chosen, skipped = choose_methods(names or ["all"])
+    results = []
+    for name in models:
+        vlm = common.load_model(ModelOptions(model=name))
+        with tempfile.TemporaryDirectory() as folder:  # artifacts of a few images: what they hold costs nothing
+            made = make_artifacts(vlm, chosen, [TaskSpec.of("tiny-chair", limit=1)], Path(folder))
+            methods: dict[str, Any] = {"vanilla": None, **made}
+            image = scene_image if vlm.name == "tiny" else noise_image
+            with tqdm(total=count_batches(methods, repeats, batches), unit="batch", disable=None) as bar:
+
+                def show(what: str, bar: Any = bar) -> None:
+                    bar.set_description(what, refresh=False)
+                    bar.update()
+
+                costs = measure_methods(
+                    vlm, methods, image, batches=batches, repeats=repeats, tokens=tokens, progress=show
+                )
+        results.append((vlm.name, costs))
+    threads = torch.get_num_threads()
+    if json:
+        found = [{"model": name, "methods": [cost.to_json() for cost in costs]} for name, costs in results]
+        emit({"threads": threads, "tokens": tokens, "repeats": repeats, "results": found, "skipped": skipped})
+        return
+    for name, costs in results:
+        for size in batches:
+            print(f"{name}, batch of {size}: {tokens} tokens per answer, {repeats} rounds, {threads} thread(s)\n")
+            _print_phases([cost for cost in costs if cost.batch == size], repeats, markdown)
+    for name, why in skipped.items():
+        print(f"{name}: {why}")
+
+
+def _print_phases(costs: Sequence[MethodCost], repeats: int, markdown: bool) -> None:
+    rows = [("method", "prefill", "range", "decode", "range", "all", "range", "acted")]
+    for cost in costs:
+        if cost.problem is not None:
+            rows.append((cost.method, *[""] * 6, cost.problem[:80]))
+            continue
+        row = cost.to_json()
+        cells = [
+            f"{row[n]:.2f}" if k == 0 else "{:.2f}-{:.2f}".format(*row[f"{n}_range"]) for n in PHASES for k in (0, 1)
+        ]
+        rows.append((cost.method, *cells, "" if cost.method == "vanilla" else f"{cost.acted} of {repeats}"))
+    if markdown:
+        for i, cells in enumerate(rows):
+            print("| " + " | ".join(cells) + " |")
+            if i == 0:
+                print("|" + " --- |" * len(cells))
+    else:
+        print_columns(rows, indent=2, right=range(1, 8))
+    print()
 
 
 def _load_subject(name: str, layers: int) -> Subject:
