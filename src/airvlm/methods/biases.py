@@ -18,7 +18,7 @@ from transformers import LogitsProcessor
 from airvlm.methods.base import Method, option
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
 
-__all__ = ["CutOff", "EOSBias", "YesBias", "find_end_tokens", "find_spellings"]
+__all__ = ["CutOff", "EOSBias", "NearTie", "Temperature", "YesBias", "find_end_tokens", "find_spellings"]
 
 
 @dataclass(frozen=True)
