@@ -332,7 +332,7 @@ def _tasks(name: str | None) -> tuple[Facts, list[Section]]:
     for each, task in facts.items():
         package = "" if task["package"] == "airvlm" else f" (of {task['package']})"
         rows.append((each, task["summary"] + package))
-    note = "airvlm evaluate NAME runs one. tiny-* need nothing else; the others need --data FOLDER."
+    note = "airvlm evaluate NAME runs one. tiny-* need nothing else; data of most others are fetched (airvlm data list)."
     return {"tasks": facts}, [("", rows), (note, [])]
 
 
@@ -368,6 +368,7 @@ EXTRAS = (
     Extra("quantize", "--quantize: weights in 4 or 8 bits", ("bitsandbytes",)),
     Extra("ray", "evaluate --ray: workers on several machines", ("ray",)),
     Extra("frame", "Results.to_frame: tables of pandas", ("pandas",)),
+    Extra("data", "benchmarks from the hub, fetched by name", ("huggingface_hub", "pyarrow")),
     Extra("nltk", "the tagger that chair --variant wordnet and amber use", ("nltk",)),
     Extra("xlsx", "benchmarks and predictions in .xlsx files", ("openpyxl",)),
     Extra("judge", "benchmarks that a judge grades", ("openai",)),
