@@ -32,11 +32,13 @@ SITES = ("input", "visual tokens", "attention", "hidden states", "feed-forward",
 
 
 def methods_by_site() -> str:
-    """One row per site: the methods that act there, and what they cost."""
-    rows: dict[str, list[str]] = {}
+    """One row per site: the methods that act there, those with one pass per token first."""
+    rows: dict[str, tuple[list[str], list[str]]] = {}
     for name, kind in _methods():
-        rows.setdefault(kind.site, []).append(_link(name, kind, "docs/reference/methods/"))
-    return _table(["acts on", "methods"], [[site, ", ".join(names)] for site, names in rows.items()])
+        more = not kind.cost.startswith(("1 pass", "that of"))
+        rows.setdefault(kind.site, ([], []))[more].append(_link(name, kind, "docs/reference/methods/"))
+    lines = [[site, ", ".join(one), ", ".join(more)] for site, (one, more) in rows.items()]
+    return _table(["acts on", "1 pass per token", "extra passes"], lines)
 
 
 def methods_table() -> str:
@@ -57,6 +59,20 @@ def options_of(name: str) -> str:
         for option in describe_method(METHODS[name])["options"]
     ]
     return _table(["option", "default", "values", "meaning"], rows)
+
+
+def wrappers_table() -> str:
+    """One row per control that wraps a method."""
+    from airvlm.cli.method_table import describe_method
+    from airvlm.methods.controls import Wrapper
+
+    rows = []
+    for name, kind in _methods():
+        if issubclass(kind, Wrapper):
+            own = [o for o in describe_method(kind)["options"] if o["name"] != "method"]
+            options = "; ".join(f"`{o['name']}={o['default']}`: {o['help']}" for o in own)
+            rows.append([f"`{name}`", f"`{kind.__name__}`", kind.summary, options])
+    return _table(["name", "class", "what changes", "options"], rows)
 
 
 def _methods() -> list[tuple[str, type[Method]]]:
@@ -124,6 +140,7 @@ def _options(command: Any, context: Any) -> Iterable[Sequence[str]]:
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"methods by site": methods_by_site},
     "docs/reference/methods/index.md": {"methods": methods_table},
+    "docs/reference/methods/controls.md": {"wrappers": wrappers_table},
     "docs/reference/models.md": {"models": models_table},
     "docs/reference/commands.md": {"commands": commands},
 }
