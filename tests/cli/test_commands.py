@@ -63,8 +63,11 @@ def test_the_version_is_printed_alone(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["aks"], "did you mean ask?"),
+        (["aks"], "did you mean airvlm ask?"),
         (["dance"], "unknown command 'dance'; the commands are demo, ask"),
+        (["describe", "x.png"], "unknown command 'describe'; did you mean airvlm ask?"),
+        (["methods"], "unknown command 'methods'; did you mean airvlm info methods?"),
+        (["evalute"], "unknown command 'evalute'; did you mean airvlm evaluate?"),
         (["ask", "/no/such.png"], "/no/such.png does not exist"),
         (["ask", "CORRUPT"], "not a readable image"),
         (["ask", "IMAGE", ""], "the question is empty"),
@@ -181,3 +184,11 @@ def test_the_shell_completes_commands_options_and_methods(typed: str, found: lis
     }
     done = run_python("from airvlm import cli; cli.main()", **environment)
     assert done.stdout.split() == found, done
+
+
+def test_every_word_that_is_redirected_leads_to_a_command() -> None:
+    from airvlm.cli import COMMANDS, WORDS
+
+    for word, command in WORDS.items():
+        assert word not in COMMANDS
+        assert command == "--version" or command.split()[0] in COMMANDS

@@ -121,7 +121,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = [WORDS[name]] if name in WORDS else difflib.get_close_matches(name, COMMANDS, 1, cutoff=0.7)
+            near = [WORDS[name]] if name in WORDS else difflib.get_close_matches(name, COMMANDS, 1)
             hint = f"did you mean airvlm {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
             raise Failure(f"unknown command {name!r}; {hint}")
         found, stand_in, rest = super().resolve_command(ctx, args)
