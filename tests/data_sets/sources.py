@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -240,7 +241,7 @@ def add_llava_bench(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None
     add_coco_images(server, range(2, 3))
 
 
-def add_amber(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def add_amber(server: DataServer, monkeypatch: pytest.MonkeyPatch, truth: Sequence[str] = ("dog",)) -> None:
     notes = [{"id": 1, "type": "generative", "truth": ["dog"], "hallu": ["cat"]}]
     notes.append({"id": 1005, "type": "discriminative-hallucination", "truth": "no"})
     pin(
@@ -262,7 +263,7 @@ def add_amber(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {
         "question_id": 1,
         "text": "Describe this image.",
-        "truth": ["dog"],
+        "truth": list(truth),
         "hallu": ["cat"],
         "task_type": "generative",
     }

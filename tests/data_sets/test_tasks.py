@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from airvlm.data import DATA_SETS, find_data, find_need, list_tasks
+from airvlm.data import DATA_SETS, DataDamaged, catalog, find_data, find_need, list_tasks
 from airvlm.tasks import Task, load_task
 from airvlm.testing import check_task
 from tests.data_sets import sources
@@ -105,6 +105,24 @@ def test_only_the_images_that_a_split_needs_are_fetched(server: DataServer, monk
     assert server.count("annotations_trainval2014.zip") == 1
     find_data("chair", split="calibration", say=quiet)
     assert server.count("annotations_trainval2014.zip") == 1  # the annotations are there
+
+
+def test_images_of_amber_are_refused_if_the_hub_numbers_them_otherwise(
+    server: DataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources.add_amber(server, monkeypatch, truth=["zebra"])
+    with pytest.raises(DataDamaged, match="number its images"):
+        find_data("amber", say=quiet)
+
+
+@pytest.mark.parametrize("name", ["direct_attributes/../../../x.json", "direct_attributes/..", "/etc/x"])
+def test_no_file_is_written_outside_the_folder(name: str, server: DataServer, tmp_path: Any) -> None:
+    fetch = catalog.Fetch(tmp_path / "data", quiet)
+    with pytest.raises(DataDamaged, match="not a path in"):
+        fetch.write(name, b"x")
+    with pytest.raises(DataDamaged, match="not a path in"):
+        fetch.images({name: ["https://example.org/x.jpg"]})
+    assert not server.requests
 
 
 def test_a_variant_has_data_of_its_own(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:

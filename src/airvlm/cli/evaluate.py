@@ -86,6 +86,7 @@ def evaluate(
       airvlm evaluate tiny-chair tiny-pope --method crop-blend --method memvr --method vcd
       airvlm evaluate tiny-chair --limit 100 --sweep weight=0.2,0.4,0.8 --sweep eps
       airvlm evaluate tiny-chair --shard 0/4 --output runs/tiny
+      airvlm evaluate pope --model llava-hf/llava-1.5-7b-hf
       airvlm evaluate chair --data coco --model llava-hf/llava-1.5-7b-hf --output runs/llava
     """
     from airvlm.evaluation import evaluate as evaluation

@@ -41,6 +41,13 @@ class Fetch:
         self.written: set[Path] = set()
         self.sources: set[str] = set()
 
+    def place(self, name: str) -> Path:
+        """A path in the folder; a name from a server must not lead out of it."""
+        parts = Path(name).parts
+        if not parts or Path(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
+            raise DataDamaged(f"a source names a file {name!r}, which is not a path in {self.folder}")
+        return self.folder / name
+
     def add(self, path: Path) -> Path:
         """Make a file part of the data set."""
         self.written.add(path)
@@ -48,7 +55,7 @@ class Fetch:
 
     def file(self, url: str, name: str, checks: Checks = Checks()) -> Path:
         """Download one file."""
-        path = self.folder / name
+        path = self.place(name)
         self.sources.add(url)
         if not path.exists():
             _require_network(url)
@@ -72,7 +79,7 @@ class Fetch:
             The names of the images that are missing.
         """
         self.sources |= {urls[0].rsplit("/", 1)[0] + "/" for urls in wanted.values()}
-        jobs = [(self.folder / name, urls) for name, urls in wanted.items()]
+        jobs = [(self.place(name), urls) for name, urls in wanted.items()]
         if not all(path.exists() for path, _ in jobs):
             _require_network(jobs[0][1][0])
         with _show_progress(f"{len(jobs)} images", len(jobs), unit="") as advance:
@@ -93,7 +100,7 @@ class Fetch:
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file, unless it has this content already."""
-        path = self.folder / name
+        path = self.place(name)
         data = content.encode() if isinstance(content, str) else content
         path.parent.mkdir(parents=True, exist_ok=True)
         if not (path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data):
@@ -452,7 +459,7 @@ def _copy_files(fetch: Fetch, repository: HubRepository, names: Mapping[str, str
     """Copy files of the hub: path in the repository -> name in the folder."""
     with _show_progress(f"{len(names)} files", len(names), unit="") as advance:
         for path, name in names.items():
-            fetch.write(name, repository.get(path).read_bytes())
+            fetch.write(name, repository.get(path, quiet=True).read_bytes())
             advance(1)
 
 
@@ -528,14 +535,15 @@ def _build_amber(fetch: Fetch) -> None:
     """The repository's files, and the images of the hub's copy, whose official archive no program can fetch."""
     for path in AMBER.files:
         AMBER.get(fetch, path, path)
-    wanted = {
-        row.read_int("id"): row.read_text("image")
-        for row in read_records(fetch.folder / "data/query/query_generative.json")
-    }
+    queries = read_records(fetch.folder / "data/query/query_generative.json")
+    wanted = {row.read_int("id"): row.read_text("image") for row in queries}
+    notes = {row.read_int("id"): row.get("truth") for row in read_records(fetch.folder / "data/annotations.json")}
     for row in fetch.hub("Kyunnilee/amber_g").read_rows("train", say=fetch.say):
-        name = wanted.pop(int(row["question_id"]), None)
-        if name is not None:
-            fetch.write(f"image/{name}", row["image"]["bytes"])
+        key = int(row["question_id"])
+        # the annotations of both must agree, or the images would belong to other questions
+        if key not in wanted or sorted(row["truth"]) != sorted(notes.get(key) or ()):
+            raise DataDamaged(f"the hub's AMBER does not number its images as the repository does (image {key})")
+        fetch.write(f"image/{wanted.pop(key)}", row["image"]["bytes"])
     if wanted:
         raise DataDamaged(f"the hub's AMBER lacks {len(wanted)} images, such as {min(wanted.values())}")
 

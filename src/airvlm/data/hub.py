@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -89,13 +90,27 @@ class HubRepository:
     def count_bytes(self, paths: Sequence[str]) -> int:
         return sum(self.files[path].size or 0 for path in paths)
 
-    def get(self, path: str) -> Path:
-        """A file of the data set, in the hub's cache; downloaded and checked if it is not there."""
+    def get(self, path: str, *, quiet: bool = False) -> Path:
+        """A file of the data set, in the hub's cache; downloaded and checked if it is not there.
+
+        Args:
+            path: in the data set.
+            quiet: without the hub's progress bar, which also is left out if standard error is not a terminal.
+        """
         if path not in self.files:
             raise DataUnreachable(f"the hub's data set {self.name} has no file {path}: it must have changed")
         if self.snapshot is not None:
             return self.snapshot / path
-        return self._download(path)
+        utils = import_module("huggingface_hub.utils")
+        shown = not utils.are_progress_bars_disabled()
+        hide = shown and (quiet or not sys.stderr.isatty())
+        if hide:
+            utils.disable_progress_bars()
+        try:
+            return self._download(path)
+        finally:
+            if hide:
+                utils.enable_progress_bars()
 
     def _download(self, path: str) -> Path:
         hub = import_module("huggingface_hub")
@@ -203,7 +218,7 @@ def _open(name: str) -> HubRepository:
         repository = HubRepository(name, info.sha, files)
     if "README.md" not in files:
         return repository
-    return HubRepository(name, info.sha, files, card=_read_card(repository.get("README.md")))
+    return HubRepository(name, info.sha, files, card=_read_card(repository.get("README.md", quiet=True)))
 
 
 def _open_offline(name: str) -> HubRepository:
