@@ -71,7 +71,7 @@ def wrappers_table() -> str:
         if issubclass(kind, Wrapper):
             own = [o for o in describe_method(kind)["options"] if o["name"] != "method"]
             options = "; ".join(f"`{o['name']}={o['default']}`: {o['help']}" for o in own)
-            rows.append([f"`{name}`", f"`{kind.__name__}`", kind.summary, options])
+            rows.append([f"`{name}`", f"`{kind.__name__}`", kind.summary.removeprefix("control: "), options])
     return _table(["name", "class", "what changes", "options"], rows)
 
 
