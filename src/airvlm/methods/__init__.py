@@ -13,6 +13,7 @@ from airvlm.methods.crg import CRG
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.crops import CRoPS
 from airvlm.methods.deco import DeCo
+from airvlm.methods.direction_controls import OppositeDirections, OtherDirections, RandomDirections
 from airvlm.methods.dola import DoLa
 from airvlm.methods.icd import ICD
 from airvlm.methods.m3id import M3ID
@@ -21,6 +22,7 @@ from airvlm.methods.memvr import MemVR
 from airvlm.methods.mlihe import MLIHE
 from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
 from airvlm.methods.nullu import CIPHER, Nullu
+from airvlm.methods.opera import OPERA
 from airvlm.methods.pai import PAI
 from airvlm.methods.ritual import ED, RITUAL
 from airvlm.methods.rudder import RUDDER
@@ -42,6 +44,7 @@ from airvlm.methods.vaf import VAF
 from airvlm.methods.var import VAR
 from airvlm.methods.vcd import VCD
 from airvlm.methods.vicrop import ViCrop
+from airvlm.methods.view_controls import CropVote, TestTimeAugmentation
 from airvlm.methods.vista import VISTA
 from airvlm.methods.vti import VTI
 
@@ -57,6 +60,7 @@ __all__ = [
     "MARINE",
     "METHODS",
     "MLIHE",
+    "OPERA",
     "PAI",
     "RITUAL",
     "RUDDER",
@@ -75,6 +79,7 @@ __all__ = [
     "Composed",
     "ContrastiveMethod",
     "CropBlend",
+    "CropVote",
     "CutOff",
     "DeCo",
     "DoLa",
@@ -91,12 +96,16 @@ __all__ = [
     "NearTie",
     "NoisyCrops",
     "Nullu",
+    "OppositeDirections",
+    "OtherDirections",
     "OtherImage",
     "RandomCrops",
+    "RandomDirections",
     "ReAskMethod",
     "ShrunkCrops",
     "SteeringMethod",
     "Temperature",
+    "TestTimeAugmentation",
     "ViCrop",
     "VisualTokenMethod",
     "YesBias",

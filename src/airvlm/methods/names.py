@@ -27,9 +27,24 @@ MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
     *("vaf", "pai", "mlihe", "spin", "adhh", "var"),  # attention
     *("memvr", "rudder", "vista", "vti"),  # hidden states
-    *("vcd", "m3id", "sid", "deco", "dola", "icd", "avisc", "marine", "crg", "ritual", "code", "crops"),  # logits
+    *(
+        "vcd",
+        "m3id",
+        "sid",
+        "deco",
+        "dola",
+        "icd",
+        "avisc",
+        "marine",
+        "crg",
+        "ritual",
+        "code",
+        "crops",
+        "opera",
+    ),  # logits
     *("nullu",),  # weights
     *("vicrop",),  # input
+    *("direction_controls", "view_controls"),  # controls of directions and views
     *("biases", "controls"),
 )
 VANILLA = ("vanilla", "none")  # the model as it is

@@ -73,7 +73,7 @@ class NullSpaceMethod(ArtifactMethod, SteeringMethod):
         return {layer: found[layer][:, : self.rank].float() for layer in span}
 
     def start(self, context: Context) -> Intervention:
-        return _Projection(self, context)
+        return ProjectionIntervention(self, context)
 
 
 @dataclass(frozen=True)
@@ -115,16 +115,18 @@ class CIPHER(NullSpaceMethod):
     rank: int = option(8, "directions that are removed per layer; 0 is off", low=0, off=0, search=(1, 64))
 
 
-class _Projection(SteeringIntervention):
+class ProjectionIntervention(SteeringIntervention):
+    """One session of a NullSpaceMethod."""
+
     method: NullSpaceMethod
 
     def __init__(self, method: NullSpaceMethod, context: Context) -> None:
         super().__init__(method, context)
-        self._bases = method.bases(context.parts)
-        self.directions = {layer: V.T[:1] for layer, V in self._bases.items()}  # says which layers act
+        self.bases = method.bases(context.parts)
+        self.directions = {layer: V.T[:1] for layer, V in self.bases.items()}  # says which layers act
 
     def steer(self, y: Tensor, v: Tensor, layer: int, fp: ForwardPass) -> Tensor:
-        V = self._bases[layer] = self._bases[layer].to(y.device)
+        V = self.bases[layer] = self.bases[layer].to(y.device)
         return project_out(y, V)
 
     def inactive_reason(self, row: int | None) -> str:

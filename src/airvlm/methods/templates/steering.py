@@ -7,7 +7,7 @@ written to feed-forward outputs, attention outputs or the residual stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -80,6 +80,7 @@ class SteeringIntervention(Intervention):
         setattr(self, f"{method.writes}_layers", layers)
         constant = method.artifact_directions(context)
         self.directions: dict[int, Tensor] = {}  # layer -> (1 or batch_size, d)
+        self.control: Callable[[int, Tensor], Tensor] | None = None  # layer, directions -> those of a control
         if constant is not None:
             self.directions = {layer: v[None] for layer, v in constant.items()}
 
@@ -116,7 +117,7 @@ class SteeringIntervention(Intervention):
         if self.method.phases == "decode":
             first = fp.first_generated + 1 if fp.is_prefill else 0  # without a cache answers are read again
             acts = acts & (torch.arange(y.shape[1], device=y.device) >= first)
-        v = v.to(y.device)
+        v = (v if self.control is None else self.control(layer, v)).to(y.device)
         if len(v) > 1:
             v = v.repeat_interleave(fp.beams, 0)
         new = self.steer(y, v[:, None], layer, fp)
