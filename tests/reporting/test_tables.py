@@ -52,6 +52,8 @@ def test_the_table_tells_changes_actions_and_the_distance_at_equal_recall(run):
     assert by_title[f"CHAIR_S, {EQUAL}"]["vanilla"] == ""
     assert "p = " in by_title["CHAIR_S, difference to vanilla"]["better"]
     assert not any("not counted" in title for title in by_title)
+    words = run.tasks["fake-captions"].mean_tokens("better")
+    assert by_title["mean tokens, of 40 answers"]["better"] == f"{words:.1f}"  # the task has no length of its own
 
 
 def test_markdown_is_a_table_of_equal_rows(run):

@@ -232,7 +232,6 @@ class TaskResults:
         """The rows of one method."""
         method = self.methods[label]
         sample, at = self.sample(label), self.at_equal(label)
-        records = [record for record in self.records(label) if record is not None and record.text is not None]
         shared = {
             "method": label,
             "method_json": None if method is None else json.dumps(method, sort_keys=True),
@@ -245,8 +244,8 @@ class TaskResults:
             "failed": self.failed(label),
             "unanswered": self.unanswered(label),
             "unparsed": self.scores(label).unparsed,
-            "tokens": _mean([record.tokens for record in records]),
-            "seconds": _mean([record.seconds for record in records]),
+            "tokens": self.mean_tokens(label),
+            "seconds": _mean([record.seconds for record in self._answered(label)]),
             "keeping_bias": self.keeping_bias(label),
         }
         for metric, definition in self.scores(label).definitions.items():
@@ -317,6 +316,13 @@ class TaskResults:
     def changed(self, label: str) -> int:
         """Answers that differ from vanilla's."""
         return count_changed(self.texts(label), self.texts(VANILLA))
+
+    def mean_tokens(self, label: str) -> float | None:
+        """Mean length of the answers, in tokens."""
+        return _mean([record.tokens for record in self._answered(label)])
+
+    def _answered(self, label: str) -> list[Record]:
+        return [record for record in self.records(label) if record is not None and record.text is not None]
 
     def inactive_reason(self, label: str) -> str | None:
         """Why the method never acted in this task; None if it did, or if no record has a report."""

@@ -444,6 +444,9 @@ def count_columns(task: TaskResults) -> Columns:
         Column("changed", group): {label: Cell(str(task.changed(label))) for label in task.others},
         Column("acted", group): {label: Cell(str(k)) for label, k in acted.items() if k is not None},
     }
+    if task.spec.task.kind == "caption" and "length" not in task.scores(VANILLA).definitions:
+        means = {label: task.mean_tokens(label) for label in (VANILLA, *task.others)}
+        found[Column("mean tokens", group)] = {label: Cell(number(m)) for label, m in means.items() if m is not None}
     return found | ({Column("not counted", group): wrong} if any(cell.text for cell in wrong.values()) else {})
 
 
