@@ -22,7 +22,7 @@ from airvlm.evaluation.traces import (
     trace_covers,
     yes_trace,
 )
-from airvlm.methods import EOSBias, YesBias
+from airvlm.methods import EOSBias, YesBias, names
 from airvlm.methods.names import METHODS
 from airvlm.methods.templates import LoopMethod
 from airvlm.tasks import load_task
@@ -31,6 +31,17 @@ ENDS = TraceRequest("eos-bias", (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0))
 YES = TraceRequest("yes-bias", (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0))
 INNER = "crop-blend:keep=2"  # keeps some crops, so that no wrapper changes nothing
 GENERATION = {"max_new_tokens": 64, "do_sample": False}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fake_names():
+    """The real parser of methods, in place of the one that other files here put in its place."""
+    return names.parse_method
+
+
+@pytest.fixture(scope="module")
+def parse(fake_names):
+    return fake_names
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +100,8 @@ def compare(vlm, rows, method, request: TraceRequest, caps: tuple[int, ...], bia
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["vanilla", "crop-blend", "vcd", "memvr+deco"])
-def test_one_run_holds_the_texts_of_every_bias_on_the_end_token(vlm, fake_names, spelling):
-    texts = compare(vlm, captions(4), fake_names(spelling), ENDS, (64,), biases=(-1.0, 0.0, 2.0, 3.0))
+def test_one_run_holds_the_texts_of_every_bias_on_the_end_token(vlm, parse, spelling):
+    texts = compare(vlm, captions(4), parse(spelling), ENDS, (64,), biases=(-1.0, 0.0, 2.0, 3.0))
     assert texts > 6 or spelling == "vcd"  # the biases change texts, except where a cut-off hides the end token
 
 
@@ -101,8 +112,8 @@ def test_one_run_holds_the_texts_of_every_shorter_cap(vlm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["vanilla", "crop-blend", "vcd"])
-def test_one_run_and_few_more_rows_hold_the_answers_of_every_bias_on_yes(vlm, fake_names, spelling):
-    assert compare(vlm, questions(40), fake_names(spelling), YES, (8,)) > 40
+def test_one_run_and_few_more_rows_hold_the_answers_of_every_bias_on_yes(vlm, parse, spelling):
+    assert compare(vlm, questions(40), parse(spelling), YES, (8,)) > 40
 
 
 @pytest.mark.slow
@@ -116,12 +127,12 @@ def test_several_end_tokens_end_an_answer(vlm, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", all_methods())
-def test_every_method_on_200_images(vlm, fake_names, spelling, request):
+def test_every_method_on_200_images(vlm, parse, spelling, request):
     """Takes about two minutes per method: only if asked for by name (-k 200_images)."""
     if "200_images" not in (request.config.getoption("keyword") or ""):
         pytest.skip("only with -k 200_images")
     try:
-        method = fake_names(spelling)
+        method = parse(spelling)
     except ValueError as error:
         pytest.skip(f"needs a file: {error}")
     if method is not None and "greedy" not in method.decoding:
