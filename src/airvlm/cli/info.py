@@ -332,7 +332,9 @@ def _tasks(name: str | None) -> tuple[Facts, list[Section]]:
     for each, task in facts.items():
         package = "" if task["package"] == "airvlm" else f" (of {task['package']})"
         rows.append((each, task["summary"] + package))
-    note = "airvlm evaluate NAME runs one. tiny-* need nothing else; data of most others are fetched (airvlm data list)."
+    note = (
+        "airvlm evaluate NAME runs one. tiny-* need nothing else; data of most others are fetched (airvlm data list)."
+    )
     return {"tasks": facts}, [("", rows), (note, [])]
 
 
@@ -375,7 +377,12 @@ EXTRAS = (
     Extra("photos", "photographs for airvlm demo", ("skimage",)),
     Extra("serve", "airvlm serve", ("fastapi", "uvicorn", "prometheus_client")),
     Extra("web", "airvlm serve --page", ("gradio",)),
-    Extra("vllm", "airvlm serve --engine vllm", ("vllm",), "pip install vllm, in an environment of its own"),
+    Extra(
+        "vllm",
+        "airvlm serve --engine vllm",
+        ("vllm",),
+        "pip install vllm, then pip install --no-deps airvlm, in an environment of its own",
+    ),
     Extra("lmms-eval", "lmms-eval --model airvlm", ("lmms_eval",), "pip install lmms-eval"),
 )
 
