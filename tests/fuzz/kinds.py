@@ -163,6 +163,28 @@ def _coco(folder: Path) -> None:
     (folder / "annotations/captions_val2014.json").write_text(json.dumps(COCO_CAPTIONS))
 
 
+def _hr_bench(folder: Path) -> None:
+    rows = json.loads((DATA / "hr_bench/predictions.json").read_text())["rows"][:6]
+    left = ("parsed", "hit", "prediction")
+    table = [{**{k: str(v) for k, v in row.items() if k not in left}, "image": "x.jpg"} for row in rows]
+    (folder / "hr_bench_4k.jsonl").write_text("\n".join(map(json.dumps, table)))
+    said = [{"index": row["index"], "prediction": row["prediction"]} for row in rows]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, said)))
+
+
+def _detailcaps(folder: Path) -> None:
+    rows = [{"id": str(n), "image": "x.jpg", "references": ["A dog on a bus.", "A cat."]} for n in range(4)]
+    (folder / "detailcaps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = [{"id": str(n), "text": "A dog and a car."} for n in range(4)]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, said)))
+
+
+RELATIONS = [
+    {"image_id": str(n), "query_prompt": "Is it? Please answer yes or no.", "label": "yes", "response": "Yes",
+     "relation_type": ("perception", "cognitive")[n % 2]}
+    for n in range(4)
+]  # fmt: skip
+DASH = [{"img_id": f"{n}.png", "object_name": "ladder", "gt": ("yes", "no")[n % 2], "response": "no"} for n in range(4)]
 _captions = _write(a_jsonl=CAPTIONS, t_json=OBJECTS)
 _amber = _copy("amber/data", "amber/generative.json", "amber/discriminative.json")
 KINDS: tuple[Kind, ...] = (
@@ -204,5 +226,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("llava-bench-alone", "llava-bench", _write(a_jsonl=WILD), "a.jsonl", scored=False),
     Kind("mmhal", "mmhal", _write(a_json=REPLIES), "a.json"),
     Kind("vstar", "vstar", _write(a_jsonl=VSTAR), "a.jsonl"),
+    Kind("repope", "repope", _write(a_jsonl=ANSWERS, t_json=QUESTIONS), "a.jsonl", "t.json", ("--variant", "repope")),
+    Kind("dash-b", "dash-b", _write(a_json=DASH), "a.json"),
+    Kind("reefknot", "reefknot", _write(a_jsonl=RELATIONS), "a.jsonl"),
+    Kind("hr-bench", "hr-bench", _hr_bench, "a.jsonl", "hr_bench_4k.jsonl"),
+    Kind("hr-bench-truth", "hr-bench", _hr_bench, "a.jsonl", "hr_bench_4k.jsonl", damaged=("hr_bench_4k.jsonl",)),
+    Kind("detailcaps", "detailcaps", _detailcaps, "a.jsonl", "detailcaps.jsonl", ("--approximate",),
+         ("a.jsonl", "detailcaps.jsonl")),
     Kind("tiny", FewScenes.name, _tiny, "a.jsonl"),
 )  # fmt: skip

@@ -68,6 +68,13 @@ def test_questions_about_images_that_are_gone_are_left_out_and_counted(folder: P
     assert "left out" in load_task("haloquest", folder).aggregate(task.items(), [True], [{}]).notes[0]
 
 
+@pytest.mark.parametrize("content", ["null", "{}", "[1]"])
+def test_a_damaged_list_of_missing_images_is_named(content: str, folder: Path) -> None:
+    (folder / "missing_images.json").write_text(content)
+    with pytest.raises(ValueError, match="a JSON list of names"):
+        load_task("haloquest", folder).items()
+
+
 def test_answers_of_a_file_are_judged_by_id(folder: Path, tmp_path: Path) -> None:
     answers = tmp_path / "answers.jsonl"
     answers.write_text("\n".join(json.dumps({"id": str(n), "text": "x"}) for n in range(3)))

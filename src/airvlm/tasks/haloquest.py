@@ -54,11 +54,17 @@ class HaloQuest(JudgedTask):
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
         folder = self.require_folder(f"{FILE} and images/ from {WHERE}")
-        return [item for item in _read_items(folder / FILE) if item.image.name not in self._list_missing()][:limit]
+        missing = self._list_missing()
+        return [item for item in _read_items(folder / FILE) if item.image.name not in missing][:limit]
 
     def _list_missing(self) -> frozenset[str]:
         path = Path(self.data) / MISSING if self.data else None
-        return frozenset(read_json(path)) if path and path.is_file() else frozenset()
+        if path is None or not path.is_file():
+            return frozenset()
+        names = read_json(path)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{path}: expected a JSON list of names of images")
+        return frozenset(names)
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"missing_images": len(self._list_missing())}

@@ -147,9 +147,9 @@ def _make_item(row: Row, folder: Path) -> Item:
     answer, category = row.read_text("answer"), row.read_text("category")
     if answer not in options:
         raise row.error("answer", f"expected the letter of an option ({', '.join(options)}), not {answer[:40]!r}")
-    order = row.read_id("cycle_category", default="0")
-    meta = {"options": options, "part": CATEGORIES.get(category, category), "order": order, "group": row["image"]}
-    return Item(row.read_id("index"), folder / row.read_text("image"), row.read_text("question"), answer, meta)
+    order, image = row.read_id("cycle_category", default="0"), row.read_text("image")
+    meta = {"options": options, "part": CATEGORIES.get(category, category), "order": order, "group": image}
+    return Item(row.read_id("index"), folder / image, row.read_text("question"), answer, meta)
 
 
 def extract_table(table: Path, extracted: Path) -> None:
