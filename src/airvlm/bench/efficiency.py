@@ -162,7 +162,7 @@ def wide_subject(wide: WideLlava, note: str) -> Subject:
                 wide.model.generate(**inputs, **fixed)
         return run.report
 
-    return Subject("llava-1.5-7b widths", note, ask, noise_image, torch.device("cpu"))
+    return Subject("llava-1.5-7b widths", note, ask, noise_image, wide.model.device)
 
 
 def scene_image(number: int) -> Image.Image:

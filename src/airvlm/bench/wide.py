@@ -66,11 +66,19 @@ def wide_prompt() -> dict[str, Tensor]:
 class WideLlava:
     """Hidden size 4096, feed-forward 11008, 32 heads, 576 visual tokens; the tower 1024 wide."""
 
-    def __init__(self, layers: int = 2, tower_layers: int = 2, scale: int = 1) -> None:
-        self.model = wide_llava(layers, tower_layers, scale)
+    def __init__(
+        self,
+        layers: int = 2,
+        tower_layers: int = 2,
+        scale: int = 1,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.model = wide_llava(layers, tower_layers, scale).to(device, dtype)
         self.processor = wide_processor()
 
     def inputs(self, image: Image.Image) -> dict[str, Tensor]:
         """A question about one image."""
-        pixels = self.processor([image], return_tensors="pt")["pixel_values"]
-        return {**wide_prompt(), "pixel_values": pixels}
+        pixels = self.processor([image], return_tensors="pt")["pixel_values"].to(self.model.dtype)
+        inputs = {**wide_prompt(), "pixel_values": pixels}
+        return {name: value.to(self.model.device) for name, value in inputs.items()}

@@ -145,7 +145,7 @@ def _bench_methods(
 
 
 def _print_phases(costs: Sequence[MethodCost], repeats: int, markdown: bool) -> None:
-    rows = [("method", "prefill", "range", "decode", "range", "all", "range", "acted")]
+    rows: list[tuple[str, ...]] = [("method", "prefill", "range", "decode", "range", "all", "range", "acted")]
     for cost in costs:
         if cost.problem is not None:
             rows.append((cost.method, *[""] * 6, cost.problem[:80]))
@@ -156,10 +156,10 @@ def _print_phases(costs: Sequence[MethodCost], repeats: int, markdown: bool) -> 
         ]
         rows.append((cost.method, *cells, "" if cost.method == "vanilla" else f"{cost.acted} of {repeats}"))
     if markdown:
-        for i, cells in enumerate(rows):
-            print("| " + " | ".join(cells) + " |")
+        for i, row_cells in enumerate(rows):
+            print("| " + " | ".join(row_cells) + " |")
             if i == 0:
-                print("|" + " --- |" * len(cells))
+                print("|" + " --- |" * len(row_cells))
     else:
         print_columns(rows, indent=2, right=range(1, 8))
     print()

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Law", "check_laws"]
+__all__ = ["OK", "Law", "check_laws", "run_law"]
+
+OK = "ok"
 
 Subject = TypeVar("Subject")
 
@@ -48,3 +50,13 @@ def check_laws(who: str, laws: Iterable[Law[Subject]], subject: Subject, *, verb
         if verbose:
             print(f"{who}: {law.name}")
     return held
+
+
+def run_law(law: Law[Subject], subject: Subject) -> str:
+    """OK, or what is wrong."""
+    try:
+        law.check(subject)
+    except Exception as error:  # whatever the subject raises breaks the law
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        return kind + (" ".join(str(error).split()) or "it does not hold")
+    return OK

@@ -28,7 +28,7 @@ from airvlm.runtime.session import MethodInactiveWarning, Session
 from airvlm.testing import small_models
 from airvlm.testing.laws import Law, check_laws
 
-__all__ = ["FAMILIES", "METHOD_LAWS", "MethodOnFamily", "check_method", "turn_off"]
+__all__ = ["FAMILIES", "METHOD_LAWS", "MethodOnFamily", "check_method", "registered", "turn_off"]
 
 FAMILIES = ("llava", "qwen2_5_vl", "gemma3", "smolvlm")  # one per layout of pixels; the rest are their relatives
 TOKENS = 3  # prefill and two decode steps: the second begins from what the first kept
@@ -65,7 +65,7 @@ def check_method(
     if chosen is None:
         raise ValueError("vanilla is the model as it is: there is no method to check")
     off = turn_off(chosen) if off is None else off
-    with _registered(chosen):
+    with registered(chosen):
         return {
             family: check_laws(
                 f"{chosen.label} on {family}", METHOD_LAWS, MethodOnFamily(family, chosen, off), verbose=verbose
@@ -138,9 +138,14 @@ def _acts(generated: Generated) -> bool:
     return generated.report is not None and generated.report.fired
 
 
-@cache
 def _batch(family: str, dtype: torch.dtype = torch.float32, row: int | None = None) -> dict[str, Any]:
-    """The inputs of all rows, or of one of them alone."""
+    """The inputs of all rows, or of one of them alone, where the model is."""
+    device = small_models.shared_model(family, dtype=dtype)[0].device
+    return {name: value.to(device) for name, value in _batch_on_cpu(family, dtype, row).items()}
+
+
+@cache
+def _batch_on_cpu(family: str, dtype: torch.dtype, row: int | None) -> dict[str, Any]:
     _, processor = small_models.shared_model(family, dtype=dtype)
     rows = small_models.sample_rows()
     inputs = small_models.build_inputs(processor, rows if row is None else rows[row : row + 1])
@@ -186,7 +191,13 @@ def _generate(
     return Generated(ids, logits, scores, logits.shape[1] // len(ids), None if session is None else session.report)
 
 
-_generate_once = cache(_generate)
+def _generate_once(family: str, method: Method | None, mode: str, **options: Any) -> Generated:
+    return _generate_on(small_models.current_device(), family, method, mode, **options)
+
+
+@cache
+def _generate_on(device: str, family: str, method: Method | None, mode: str, **options: Any) -> Generated:
+    return _generate(family, method, mode, **options)
 
 
 @torch.no_grad()
@@ -417,7 +428,7 @@ METHOD_LAWS: list[Law[MethodOnFamily]] = [
 
 
 @contextmanager
-def _registered(method: Method) -> Iterator[None]:
+def registered(method: Method) -> Iterator[None]:
     """The method's class, and those of the methods inside it, under their names in the registry."""
     with ExitStack() as stack:
         waiting = [method]

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -40,8 +41,10 @@ from airvlm.testing.small_configs import (
 )
 
 __all__ = [
+    "END",
     "IMAGE",
     "LAYERS",
+    "START",
     "VIEW",
     "WIDTH",
     "SmallProcessor",
@@ -49,11 +52,13 @@ __all__ = [
     "build",
     "build_inputs",
     "build_tokenizer",
+    "current_device",
     "list_families",
     "sample_image",
     "sample_rows",
     "scale_weights",
     "shared_model",
+    "use_device",
 ]
 
 WORDS = """
@@ -138,9 +143,7 @@ class SmallProcessor:
         features = self.model.base_model.get_image_features(**arguments, return_dict=True).pooler_output
         return sum(entry.numel() // WIDTH for entry in features)
 
-    def __call__(
-        self, images: Any = None, text: Any = None, add_special_tokens: bool = True, **_: Any
-    ) -> BatchFeature:
+    def __call__(self, images: Any = None, text: Any = None, add_special_tokens: bool = True, **_: Any) -> BatchFeature:
         texts = [text] if isinstance(text, str) else list(text)
         by_row = [[] for _ in texts] if images is None else [_as_list(row) for row in images]
         ids = [self._ids(row, own, [BOS] * add_special_tokens) for row, own in zip(texts, by_row, strict=True)]
@@ -256,11 +259,30 @@ def build(family: str, *, dtype: torch.dtype = torch.float32, **text: Any) -> tu
     return model, SmallProcessor(family, model)
 
 
+_DEVICE = ["cpu"]  # where shared models live
+
+
+@contextmanager
+def use_device(device: str) -> Iterator[None]:
+    """Inside this block, shared models live on `device`."""
+    _DEVICE.append(device)
+    try:
+        yield
+    finally:
+        _DEVICE.pop()
+
+
+def current_device() -> str:
+    """Where shared models live."""
+    return _DEVICE[-1]
+
+
 def shared_model(family: str, dtype: torch.dtype = torch.float32) -> tuple[Any, SmallProcessor]:
     """The only model of this family and dtype in the process, for tests that leave it as they found it."""
-    return _build_once(family, dtype)
+    return _build_once(family, dtype, current_device())
 
 
 @cache
-def _build_once(family: str, dtype: torch.dtype) -> tuple[Any, SmallProcessor]:
-    return build(family, dtype=dtype)
+def _build_once(family: str, dtype: torch.dtype, device: str) -> tuple[Any, SmallProcessor]:
+    model, processor = build(family, dtype=dtype)
+    return model.to(device), processor
