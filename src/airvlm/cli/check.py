@@ -42,9 +42,9 @@ def check(
     cache changes nothing, and so on. Nothing is downloaded. The small models have four layers and few visual tokens:
     give options that act there. Ends with code 1 if a law is broken.
 
-    With --device and without METHOD (airvlm check --device cuda), the laws of every method are checked on that device in float32 and bfloat16,
-    synchronizations are counted, and prefill, decode and memory are measured on a random LLaVA at 7B widths. That takes
-    about ten minutes on a GPU and writes device.json and device.md, to attach to an issue.
+    With --device and without METHOD (airvlm check --device cuda), the laws of every method are checked on that device
+    in float32 and bfloat16, synchronizations are counted, and prefill, decode and memory are measured on a random LLaVA
+    at 7B widths. That takes about ten minutes on a GPU and writes device.json and device.md, to attach to an issue.
 
     \b
     Examples:
