@@ -122,3 +122,11 @@ def test_padding_is_set_to_zero() -> None:
     one = torch.ones(2, 1)
     assert forward_pass(mask, 1, is_prefill=False, is_decode=True).zero_padding(one) is one
     assert forward_pass(None, 5).zero_padding(values) is values
+
+
+def test_the_largest_ratio_of_a_batch_is_that_of_a_row_however_small() -> None:
+    rows = [RowStats({0: (0.04, 0.04, 1), 2: (0.01, 0.01, 1)}, 0, 1), RowStats({0: (0.05, 0.03, 2)}, 0, 1)]
+    ratio = RowStats.merge(rows).norm_ratio
+    assert ratio is not None
+    assert ratio.max == 0.04
+    assert ratio.layers == pytest.approx({0: 0.03, 2: 0.01})

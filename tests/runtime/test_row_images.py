@@ -1,5 +1,6 @@
 """Which image is where: by runs of image tokens, by equal shares, or together."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from PIL import Image
 
 from airvlm.methods import VAF, CropBlend
+from airvlm.models.parts import ModelParts
 from airvlm.runtime.image_check import ImagesNotCheckedWarning, WrongImages
-from airvlm.runtime.row_images import _assign_rows, split_positions
+from airvlm.runtime.row_images import RowImages, _assign_rows, split_positions
 from airvlm.testing import small_models
 from airvlm.testing.small_configs import IMAGE_PROCESSORS
 from tests.all_families import FAMILIES
@@ -262,3 +264,21 @@ def test_what_cannot_be_compared_is_said_once() -> None:
     with BLEND(model, processor, images=[wide]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.images_not_checked is None
+
+
+def test_without_images_and_without_plain_pixels_the_error_says_what_to_pass() -> None:
+    model, processor, batch = build_question("llava", 1, features=True)  # features in place of pixels
+    for call in (model.generate, model):
+        with pytest.raises(ValueError, match=r"needs the original images.*airvlm\.wrap.*images=\["), torch.no_grad():
+            with BLEND(model, processor):
+                call(**batch)
+
+
+def test_pixels_of_another_layout_are_not_cut_into_crops() -> None:
+    model, _, batch = build_question("llava", 1)
+    rows = RowImages("crop-blend", ModelParts.of(model), None, None, check=True)
+    tiles = batch["pixel_values"][None]  # (1, 1, 3, H, W)
+    with pytest.raises(ValueError, match="needs the original images"):
+        rows._by_row([16], SimpleNamespace(generating=False, inputs={"pixel_values": tiles}))  # type: ignore[arg-type]
+    found = rows._by_row([16], SimpleNamespace(generating=False, inputs=batch))  # type: ignore[arg-type]
+    assert [len(row) for row in found] == [1]
