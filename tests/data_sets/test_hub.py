@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 
-from airvlm.data.download import DataDamaged, DataUnreachable
+from airvlm.data.download import DataDamaged, DataUnreachable, DiskFull
 from airvlm.data.hub import open_hub
 from tests.data_sets.server import COMMIT, DataServer, Fault, make_parquet
 
@@ -85,6 +86,18 @@ def test_a_file_that_stays_damaged_is_refused_and_leaves_the_cache(server: DataS
         open_hub(["lab/Set"]).get("odd/place-00000-of-00002.parquet")
     server.faults.clear()
     assert open_hub(["lab/Set"]).get("odd/place-00000-of-00002.parquet").read_bytes() == content
+
+
+def test_a_full_disk_is_told_with_what_to_do(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(server)
+    repository = open_hub(["lab/Set"])
+
+    def fill(*arguments: object, **options: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fill)
+    with pytest.raises(DiskFull, match=r"free some room.*HF_HUB_CACHE"):
+        list(repository.read_rows("test", say=quiet))
 
 
 def test_what_is_cached_is_read_without_a_network(

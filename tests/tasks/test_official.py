@@ -97,15 +97,14 @@ def _printed(name: str) -> list[tuple[str, str]]:
 @needs_tagger
 def test_amber_descriptions_score_as_the_official_script_prints() -> None:
     scores = score_file(load_task("amber"), DATA / "amber/generative.json", DATA / "amber/data")
-    assert [(name, f"{value:.1f}") for name, value in scores.metrics.items()] == _printed(
-        "amber/generative.expected.txt"
-    )
+    ours = [(name, f"{value:.1f}") for name, value in scores.metrics.items() if name != "length"]
+    assert ours == _printed("amber/generative.expected.txt")
 
 
 def test_approximate_amber_notes_its_distance_from_the_official_script() -> None:
     scores = score_file(load_task("amber", approximate=True), DATA / "amber/generative.json", DATA / "amber/data")
     official = [float(value) for _, value in _printed("amber/generative.expected.txt")]
-    off = [f"{abs(v - o):.1f}" for v, o in zip(scores.metrics.values(), official, strict=True)]
+    off = [f"{abs(v - o):.1f}" for v, o in zip(list(scores.metrics.values())[:4], official, strict=True)]
     assert any(f"off by {off[0]}, {off[1]}, {off[2]} and {off[3]} points" in note for note in scores.notes), off
 
 

@@ -88,13 +88,13 @@ def hash_file(path: Path, name: str = "sha256") -> str:
         return hashlib.file_digest(file, lambda: hashlib.new(name, usedforsecurity=False)).hexdigest()
 
 
-def check_room(folder: Path, size: int) -> None:
-    """Raise DiskFull if a disk has no room for this many bytes."""
+def check_room(folder: Path, size: int, variable: str = "AIRVLM_CACHE") -> None:
+    """Raise DiskFull if a disk has no room for this many bytes; `variable` names the folder in the environment."""
     free = shutil.disk_usage(folder).free
     if size + SPARE > free:
         raise DiskFull(
             f"about {_format(size)} are needed in {folder}, and its disk has {_format(free)} left: free some room, or "
-            "set AIRVLM_CACHE to a folder on another disk"
+            f"set {variable} to a folder on another disk"
         )
 
 
@@ -103,8 +103,8 @@ def _format(size: float) -> str:
 
 
 @contextmanager
-def stop_on_full_disk(folder: Path) -> Iterator[None]:
-    """Raise DiskFull in place of the system's error."""
+def stop_on_full_disk(folder: Path, variable: str = "AIRVLM_CACHE") -> Iterator[None]:
+    """Raise DiskFull in place of the system's error; `variable` names the folder in the environment."""
     try:
         yield
     except OSError as error:
@@ -112,7 +112,7 @@ def stop_on_full_disk(folder: Path) -> Iterator[None]:
             raise
         raise DiskFull(
             f"the disk of {folder} is full. What has arrived is kept: free some room and run the same command again, "
-            "or set AIRVLM_CACHE to a folder on another disk"
+            f"or set {variable} to a folder on another disk"
         ) from error
 
 

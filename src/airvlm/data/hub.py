@@ -117,7 +117,7 @@ class HubRepository:
         arguments: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit, "endpoint": _get_endpoint()}
         fault = None
         for again in (False, True):
-            with stop_on_full_disk(_find_cache()), _explain(self.name):
+            with stop_on_full_disk(_find_cache(), "HF_HUB_CACHE"), _explain(self.name):
                 file = Path(
                     hub.hf_hub_download(self.name, path, cache_dir=_get_cache(), force_download=again, **arguments)
                 )
@@ -138,20 +138,15 @@ class HubRepository:
         else:
             size = self.count_bytes(paths)
             say(f"{self.name} on the hub: {len(paths)} files, {size / 1e6:.1f} MB")
-            check_room(_find_cache(), size)
+            check_room(_find_cache(), size, "HF_HUB_CACHE")
         for path in paths:
+            file = self.get(path)
             try:
-                for batch in parquet.ParquetFile(self.get(path)).iter_batches(batch_size=ROWS):
+                # pyarrow's errors are OSErrors and ValueErrors
+                for batch in parquet.ParquetFile(file).iter_batches(batch_size=ROWS):
                     yield from batch.to_pylist()
             except (OSError, ValueError) as error:
-                if isinstance(error, DataUnreachable | DataDamaged) or not _is_about_content(error):
-                    raise
                 raise DataDamaged(f"{path} of the hub's data set {self.name} cannot be read: {error}") from None
-
-
-def _is_about_content(error: Exception) -> bool:
-    """Whether pyarrow cannot read a file; its errors are OSErrors without a number, or ValueErrors."""
-    return type(error).__module__.startswith("pyarrow") or getattr(error, "errno", None) is None
 
 
 def _import_parquet() -> Any:

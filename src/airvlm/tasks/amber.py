@@ -177,6 +177,7 @@ class Amber(Task):
         "Cover": Metric(Guarded("covered", "truths")),
         "Hal": Metric(Guarded("hallucinating", "descriptions"), "lower"),
         "Cog": Metric(Guarded("cognitive", "tempting"), "lower"),
+        "length": Metric(Ratio("words", "descriptions", scale=1.0), "neither"),  # saying less lowers CHAIR and Cover
     }
 
     def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
@@ -210,6 +211,7 @@ class Amber(Task):
                 tempting.cover(noun)
             counts = {
                 "descriptions": 1,
+                "words": len(answer.split()),
                 "hallucinating": int(bool(wrong)),
                 "nouns": len(nouns),
                 "hallucinated": len(wrong),

@@ -48,6 +48,7 @@ METRICS = {
     "Resp": Metric(Ratio("hallucinating", "naming"), "lower"),
     "Ment": Metric(Ratio("hallucinated", "mentions"), "lower"),
     "recall": Metric(Ratio("found", "objects")),
+    "length": Metric(Ratio("words", "answers", scale=1.0), "neither"),
 }
 
 
@@ -122,6 +123,8 @@ class ObjectHalBench(JudgedTask):
             text, mentions = found
             wrong = [mention for mention in mentions if mention.category not in item.truth]
             counts = {
+                "answers": 1.0,
+                "words": float(len(text.split())),
                 "naming": float(bool(mentions)),
                 "hallucinating": float(bool(wrong)),
                 "mentions": float(len(mentions)),
