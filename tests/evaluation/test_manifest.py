@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+LIMITED = '{"task": "t", "data": null, "split": "test", "limit": 4, "generation": {}, "curve": {}}'
 MODEL = '"model": {"name": "m", "fingerprint": "f"}'
 
 
@@ -45,6 +46,7 @@ MODEL = '"model": {"name": "m", "fingerprint": "f"}'
         ("{" + MODEL + ', "methods": {}, "tasks": {"t": {}}}', "tasks.t.task: Field required"),
         ("{" + MODEL + ', "methods": {}, "tasks": {"t": 1}}', "tasks.t: Input should be"),
         ('{"format": 99, "model": {}}', "format 99 of a later airvlm"),
+        ("{" + MODEL + ', "methods": {}, "tasks": {"t": ' + LIMITED + "}}", "its limit counts items, not images"),
         ('{"format": "x", ' + MODEL + ', "methods": {}, "tasks": {}}', "format: Input should be"),
     ],
 )

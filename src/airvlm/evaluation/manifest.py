@@ -17,7 +17,7 @@ from airvlm.storage.jsonl import locked
 __all__ = ["MANIFEST", "read_manifest", "update_manifest"]
 
 MANIFEST = "run.json"
-FORMAT = 1  # a file with a later format was written by a later airvlm
+FORMAT = 2  # a file with a later format was written by a later airvlm; in format 1 a limit counted items
 
 
 class _Strict(BaseModel):
@@ -40,7 +40,7 @@ class _Task(_Strict):
 
 
 class _Manifest(_Strict):
-    format: int = FORMAT
+    format: int = 1
     model: _Model
     methods: dict[str, dict[str, Any] | None]  # by label
     tasks: dict[str, _Task]
@@ -63,11 +63,14 @@ def read_manifest(folder: Path) -> Json:
     if isinstance(written, int) and written > FORMAT:
         raise StoreError(f"{path}: format {written} of a later airvlm; this one reads up to format {FORMAT}")
     try:
-        return _Manifest.model_validate(content).model_dump()
+        found = _Manifest.model_validate(content).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "content"
         raise StoreError(f"{path}: {where}: {first['msg']}; it was not written by airvlm") from None
+    if found["format"] == 1 and any(task["limit"] is not None for task in found["tasks"].values()):
+        raise StoreError(f"{path}: its limit counts items, not images; evaluate again in another folder (--output)")
+    return found
 
 
 def update_manifest(
@@ -99,7 +102,7 @@ def update_manifest(
         with locked(path):
             fresh: Json = {"format": FORMAT, "model": model.to_json(), "methods": {}, "tasks": {}}
             fresh |= {"commands": [], "sweeps": {}}
-            content = read_manifest(folder) if path.exists() else fresh
+            content = {**read_manifest(folder), "format": FORMAT} if path.exists() else fresh
             held = content["model"]
             if held["fingerprint"] != model.fingerprint:
                 raise StoreError(

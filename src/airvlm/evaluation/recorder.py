@@ -205,8 +205,8 @@ class _Steps:
         others = scores.index_fill(1, tokens, -torch.inf)
         index = others.argmax(-1)
         other = others.gather(1, index[:, None])[:, 0]
-        bias = self.biases.to(scores.device)
-        rows = bias[:, None] if len(bias) == len(scores) else bias[:1, None]
+        self.biases = self.biases.to(scores.device)  # moved once
+        rows = self.biases[:, None] if len(self.biases) == len(scores) else self.biases[:1, None]
         biased = scores.index_add(1, tokens, rows.to(scores.dtype).expand(len(scores), len(tokens)))
         self._seen.append((best, other, tokens[place] < index, biased.argmax(-1)))
         return biased

@@ -1,4 +1,4 @@
-"""Words in which one text differs from another. Knows nothing of how differences look."""
+"""Words in which one text differs from another."""
 
 from __future__ import annotations
 
