@@ -125,12 +125,13 @@ def test_a_plain_pass_under_a_bias_says_why_nothing_was_done() -> None:
 # -- the temperature
 
 
-def test_a_temperature_divides_the_logits() -> None:
+@pytest.mark.parametrize("options", [{"do_sample": True, "top_k": 0}, {"num_beams": 3}], ids=["sampling", "beams"])
+def test_a_temperature_divides_the_logits(options: Any) -> None:
     torch.manual_seed(0)
-    out = generate(Temperature(0.25), do_sample=True, top_k=0)
-    torch.manual_seed(0)
-    vanilla = generate(None, do_sample=True, top_k=0)
-    torch.testing.assert_close(out.logits[0], 4 * vanilla.logits[0])
+    out = generate(Temperature(0.25), **options)
+    logits = out.logits[0].index_fill(-1, torch.tensor(model_suppresses()), -torch.inf)
+    found, expected = out.scores[0].softmax(-1), (logits / 0.25).softmax(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert out.report.fired and out.report.passes == len(out.logits)
 
 

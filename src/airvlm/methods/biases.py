@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from airvlm.methods.base import Method, option
-from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
+from airvlm.runtime.intervention import Context, GenerateCall, Intervention
 
 __all__ = ["CutOff", "EOSBias", "NearTie", "Temperature", "YesBias", "find_end_tokens", "find_spellings"]
 
@@ -70,7 +70,7 @@ class CutOff(Method):
 
 @dataclass(frozen=True)
 class Temperature(Method):
-    """A temperature on the model's logits: what weights of sum s do besides their contrast, at a temperature of 1 / s.
+    """A temperature on the scores: what weights of sum s do besides their contrast, at a temperature of 1 / s.
 
     Changes sampling and beams; greedy decoding takes the same token at any temperature.
     """
@@ -81,7 +81,7 @@ class Temperature(Method):
     needs_images: ClassVar[bool] = False
 
     temperature: float = option(
-        0.25, "logits are divided by this; 0.25 is that of weights 1 and 3, and 1 is off", above=0, off=1
+        0.25, "scores are divided by this; 0.25 is that of weights 1 and 3, and 1 is off", above=0, off=1
     )
 
     def start(self, context: Context) -> Intervention:
@@ -184,21 +184,15 @@ class _Cut(_OnScores):
         return "greedy decoding takes the likeliest token, which the cut-off never removes"
 
 
-class _Temperature(Intervention):
+class _Temperature(_OnScores):
     method: Temperature
-    changes_logits = acts_in_decode = True
-    greedy = False  # a plain pass counts as sampling: its logits are changed
 
-    def on_call(self, call: GenerateCall) -> None:
-        self.greedy = _is_greedy(call)
+    def processors(self, call: GenerateCall) -> list[LogitsProcessor]:
+        return [] if _is_greedy(call) else super().processors(call)
 
-    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
-        if self.greedy:
-            return None
-        limits = torch.finfo(logits.dtype)
-        new = logits.float() / self.method.temperature
-        self.stats.count(torch.full((fp.batch_size,), fp.beams * logits.shape[1]))
-        return new.clamp(limits.min, limits.max).to(logits.dtype)
+    def change(self, scores: Tensor) -> Tensor:
+        # normalized: beam search has taken the logarithm of probabilities before, and adds them up
+        return (scores.float() / self.method.temperature).log_softmax(-1).to(scores.dtype)
 
     def inactive_reason(self, row: int | None) -> str:
         return "greedy decoding takes the likeliest token, whatever the temperature"

@@ -47,6 +47,11 @@ class CODE(ContrastiveMethod):
     instruction: str = option(INSTRUCTION, "what the model is asked for the description")
     faithful: bool = option(False, "a begin-of-sequence token before the description, as the published code")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.instruction.strip():
+            raise ValueError("instruction is empty: the model is asked for a description with it")
+
     def streams(self, context: Context) -> Sequence[Stream]:
         return [Stream(self.name, context.parts)]  # its prompt is known when the image has been described
 
