@@ -33,7 +33,7 @@ test-integrations: $(STAMP) $(INTEGRATIONS:%=.venv-%/.installed)
 	$(EXTERNAL_TEST) .venv-lmms/bin/python -m pytest tests/external/test_lmms_eval.py
 	$(EXTERNAL_TEST) AIRVLM_SERVER_PYTHON=$(BIN)/python .venv-lmms/bin/python -m pytest tests/external/test_lmms_openai.py
 	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm.py
-	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm_engines.py tests/external/test_vllm_server.py
+	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm_engines.py tests/external/test_vllm_server.py tests/external/test_vllm_baked.py
 	$(EXTERNAL_TEST) .venv-web/bin/python -m pytest tests/external/test_web.py
 
 .venv-%/.installed: constraints-%.txt

@@ -12,6 +12,7 @@ from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherI
 from airvlm.methods.crg import CRG
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.crops import CRoPS
+from airvlm.methods.damo import DAMO
 from airvlm.methods.deco import DeCo
 from airvlm.methods.direction_controls import OppositeDirections, OtherDirections, RandomDirections
 from airvlm.methods.dola import DoLa
@@ -24,6 +25,7 @@ from airvlm.methods.names import METHODS, build_method, get_method, list_methods
 from airvlm.methods.nullu import CIPHER, Nullu
 from airvlm.methods.opera import OPERA
 from airvlm.methods.pai import PAI
+from airvlm.methods.project_away import ProjectAway
 from airvlm.methods.ritual import ED, RITUAL
 from airvlm.methods.rudder import RUDDER
 from airvlm.methods.sid import SID
@@ -54,6 +56,7 @@ __all__ = [
     "CIPHER",
     "CODE",
     "CRG",
+    "DAMO",
     "ED",
     "ICD",
     "M3ID",
@@ -99,6 +102,7 @@ __all__ = [
     "OppositeDirections",
     "OtherDirections",
     "OtherImage",
+    "ProjectAway",
     "RandomCrops",
     "RandomDirections",
     "ReAskMethod",

@@ -26,7 +26,7 @@ __all__ = ["METHODS", "build_method", "get_method", "list_methods", "parse_metho
 MODULES = (
     *("air", "crop_blend"),  # visual tokens and crops
     *("vaf", "pai", "mlihe", "spin", "adhh", "var"),  # attention
-    *("memvr", "rudder", "vista", "vti"),  # hidden states
+    *("memvr", "rudder", "vista", "vti", "damo", "project_away"),  # hidden states
     *(
         "vcd",
         "m3id",
