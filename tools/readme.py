@@ -86,10 +86,14 @@ def _methods() -> list[tuple[str, type[Method]]]:
 
 
 def _link(name: str, kind: type[Method], folder: str) -> str:
+    """The method's name as a link to its own page, or to the page that lists its options."""
     from airvlm.methods.controls import Wrapper
 
     page = WRAPPERS if issubclass(kind, Wrapper) else f"{name}.md"
-    return f"[`{name}`]({folder}{page})" if (PAGES / page).exists() else f"`{name}`"
+    if not (PAGES / page).exists():
+        marker = f"<!-- generated: options of {name} -->"
+        page = next((p.name for p in PAGES.glob("*.md") if marker in p.read_text(encoding="utf-8")), "")
+    return f"[`{name}`]({folder}{page})" if page else f"`{name}`"
 
 
 def _paper(text: str | None) -> str:
