@@ -213,6 +213,14 @@ def test_the_answer_ends_at_the_first_step_whose_margin_is_reached():
     assert derive_answer(trace, "", 0.0, None) == texts[-1.0]
 
 
+def test_texts_that_continue_each_other_are_stored_once():
+    plain = end_trace(-1.0, 8, TEXTS[:4], [9.0, 5.0, 7.0, -2.0])
+    assert plain["text"] == " A dog." and plain["at"] == [0, 2, 6, 7] and "texts" not in plain
+    found = [derive_answer(plain, "eos-bias", bias, None) for bias in (9.0, 5.0, -1.0)]
+    assert found == [Derived("", 0, True), Derived("A", 1, True), Derived("A dog.", 3, True)]
+    assert derive_answer(plain, "", 0.0, 2) == Derived("A dog", 2, False)
+
+
 def test_a_trace_holds_neither_smaller_biases_nor_longer_answers_nor_other_controls():
     trace = end_trace(-1.0, 8, TEXTS, [9.0, 5.0, 7.0, 1.0, 6.0, -2.0])
     assert derive_answer(trace, "eos-bias", -1.5, None) is None

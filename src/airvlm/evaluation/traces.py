@@ -144,7 +144,7 @@ def end_trace(low: float, cap: int, texts: Sequence[str], margins: Any) -> Json:
         if margin < least:  # later steps with a larger margin never end an answer
             least = margin
             ends.append([step, _plain(margin)])
-    return {"control": "eos-bias", "low": low, "cap": cap, "pieces": _to_pieces(texts), "ends": ends}
+    return {"control": "eos-bias", "low": low, "cap": cap, "ends": ends, **_pack(texts)}
 
 
 def yes_trace(ranges: Sequence[tuple[float, float, Derived]]) -> Json:
@@ -184,11 +184,12 @@ def derive_answer(trace: Mapping[str, Any], control: str, bias: float, cap: int 
     if bias < trace["low"] or cap > trace["cap"]:
         return None
     step = next((n for n, margin in trace["ends"] if np.float32(margin) <= own), None)
-    tokens = len(trace["pieces"]) if step is None else step
+    tokens = len(trace["at"] if "at" in trace else trace["texts"]) - 1 if step is None else step
     # the end token needs room too: an answer that fills the cap was cut
     finished = step is not None and tokens < cap
     tokens = min(tokens, cap)
-    return Derived(_from_pieces(trace["pieces"][:tokens]).strip(), tokens, finished)
+    text = trace["text"][: trace["at"][tokens]] if "at" in trace else trace["texts"][tokens]
+    return Derived(text.strip(), tokens, finished)
 
 
 def trace_covers(trace: Mapping[str, Any] | None, request: TraceRequest, cap: int | None) -> bool:
@@ -198,23 +199,11 @@ def trace_covers(trace: Mapping[str, Any] | None, request: TraceRequest, cap: in
     return "refused" in trace or all(derive_answer(trace, request.control, b, cap) for b in request.biases)
 
 
-def _to_pieces(texts: Sequence[str]) -> list[Any]:
-    """What each token adds: a text, or [characters it takes back, text] where decoding is not a plain concatenation."""
-    pieces: list[Any] = []
-    for before, after in pairwise(texts):
-        if after.startswith(before):
-            pieces.append(after[len(before) :])
-            continue
-        same = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
-        pieces.append([len(before) - same, after[same:]])
-    return pieces
+def _pack(texts: Sequence[str]) -> Json:
+    """The texts of the first 0, 1, 2, ... tokens: one text and where to cut it, if each continues the one before.
 
-
-def _from_pieces(pieces: Sequence[Any]) -> str:
-    if all(isinstance(piece, str) for piece in pieces):
-        return "".join(pieces)
-    text = ""
-    for piece in pieces:
-        back, more = (0, piece) if isinstance(piece, str) else piece
-        text = text[: len(text) - back] + more
-    return text
+    They do not where a character's bytes are spread over several tokens.
+    """
+    if all(after.startswith(before) for before, after in pairwise(texts)):
+        return {"text": texts[-1], "at": [len(text) for text in texts]}
+    return {"texts": list(texts)}
