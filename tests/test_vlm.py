@@ -130,7 +130,7 @@ def test_streamed_pieces_add_up_to_the_answer(vlm: VLM) -> None:
             answer = end.value
             break
     asked = vlm.ask(sample_image(1), QUESTION, max_new_tokens=8)
-    assert "".join(pieces).strip() == asked.text == answer.text
+    assert "".join(pieces) == asked.text == answer.text
     assert (answer.tokens, answer.finished) == (asked.tokens, asked.finished)
 
 
@@ -513,3 +513,17 @@ def test_padding_does_not_make_a_prompt_too_long(vlm: VLM) -> None:
     assert answer.tokens >= 0
     with pytest.raises(PromptTooLong, match=f"the prompt has {longest + 1} tokens"):
         vlm.ask(image, "dog " * (words + 1) + "is there a dog ?", max_new_tokens=1)
+
+
+def test_an_embedded_model_is_loaded_without_progress_bars(capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    try:
+        VLM.load("tiny")
+        assert capfd.readouterr().err == ""
+        assert logging.is_progress_bar_enabled()
+    finally:
+        if not shown:
+            logging.disable_progress_bar()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 from transformers import StoppingCriteriaList
+from transformers.utils import logging as transformers_logging
 
 from airvlm.inputs.builder import Images, InputBuilder, Request, group_by_length, read_windows
 from airvlm.inputs.prompts import DESCRIBE, Question, split_messages
@@ -26,6 +27,8 @@ from airvlm.runtime.locks import lock_of
 from airvlm.runtime.text_stream import StopTexts, cut_text, stream_text
 
 __all__ = ["VLM", "Answer", "PromptTooLong"]
+
+EMBEDDED = (None, "photo", "tiny")
 
 
 @dataclass(frozen=True)
@@ -114,16 +117,17 @@ class VLM:
             allow_missing: accept a checkpoint with missing weights, which are then random.
             options: passed to transformers' `from_pretrained`.
         """
-        model, processor, name = load_parts(
-            name_or_path,
-            adapter=adapter,
-            device=device,
-            dtype=dtype,
-            device_map=device_map,
-            trust_remote_code=trust_remote_code,
-            allow_missing=allow_missing,
-            **options,
-        )
+        with _without_bars() if name_or_path in EMBEDDED else nullcontext():
+            model, processor, name = load_parts(
+                name_or_path,
+                adapter=adapter,
+                device=device,
+                dtype=dtype,
+                device_map=device_map,
+                trust_remote_code=trust_remote_code,
+                allow_missing=allow_missing,
+                **options,
+            )
         return cls(model, processor, name=name, allow_urls=allow_urls, allow_long_prompts=allow_long_prompts)
 
     @cached_property
@@ -232,7 +236,7 @@ class VLM:
             raise ValueError(f"errors = {errors!r}: choose raise or keep")
         method = get_method(method)
         total = len(requests) if isinstance(requests, Sized) else None
-        with tqdm(total=total, disable=not progress, unit="answer", desc=self.name) as bar:
+        with tqdm(total=total, disable=None if progress else True, unit="answer", desc=self.name) as bar:
             for window in read_windows(self.builder, requests, batch_size):
                 failed = {i: one for i, one in enumerate(window) if isinstance(one, Exception)}
                 if failed and errors == "raise":
@@ -357,7 +361,8 @@ class VLM:
     def _build(self, rows: Sequence[Request], method: Method | None) -> dict[str, Any]:
         """The model's inputs; raises PromptTooLong for rows that the model cannot read whole."""
         inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)
-        longest = getattr(self.parts.model.config.get_text_config(), "max_position_embeddings", None)
+        config: Any = self.parts.model.config
+        longest = getattr(config.get_text_config(), "max_position_embeddings", None)
         if longest is not None and not self.allow_long_prompts and inputs["input_ids"].shape[1] > longest:
             mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
             lengths = mask.sum(1).tolist()
@@ -431,6 +436,18 @@ class VLM:
         pad = self.model.generation_config.pad_token_id
         pad = self.processor.tokenizer.pad_token_id if pad is None else pad
         return pad if pad is not None else next(iter(self.end_ids), None)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of transformers: an embedded model is loaded before one could be read."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Open sessions and threads: one thread at a time, no call under a method it did not ask for, none without its own."""
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -190,3 +191,15 @@ def test_threads_with_models_of_their_own_do_not_disturb_each_other(llava: Any) 
     with CropBlend()(model, processor, images=images):
         assert in_thread(work) is True
         model.generate(**batch, **GREEDY)
+
+
+def test_a_copy_that_would_keep_the_hooks_is_refused(llava: Any) -> None:
+    model, processor, batch, images = llava
+    with CropBlend()(model, processor, images=images):
+        with pytest.raises(ModelInUseError, match="copy it before or after the block"):
+            copy.deepcopy(model)
+        with VAF()(model), pytest.raises(ModelInUseError, match=r"crop-blend\+vaf"):
+            copy.deepcopy({"model": model})
+    other = copy.deepcopy(model)
+    assert torch.equal(other.generate(**batch, **GREEDY), model.generate(**batch, **GREEDY))
+    assert "__deepcopy__" not in model.__dict__

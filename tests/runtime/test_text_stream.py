@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airvlm.runtime.text_stream import PartialText
+from airvlm.runtime.text_stream import PartialText, _strip_ends
 
 
 class Bytes:
@@ -47,3 +48,12 @@ def test_nothing_is_shown_that_a_stop_string_would_take_back() -> None:
     pieces, whole = read("one END two", ("END",))
     assert whole == "one"
     assert "".join(pieces) == "one"
+
+
+@pytest.mark.parametrize(
+    "pieces", [[" ", " a", "b ", " ", " c", " \n"], ["a b"], [" \n "], [], ["", " x", "", " ", ""], ["  a ", "", "b"]]
+)
+def test_a_stream_has_no_white_space_at_its_ends(pieces: list[str]) -> None:
+    found = list(_strip_ends(pieces))
+    assert "".join(found) == "".join(pieces).strip()
+    assert "" not in found

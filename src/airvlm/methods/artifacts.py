@@ -17,11 +17,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from airvlm.methods.base import Method, option
 from airvlm.models.parts import ModelParts
+from airvlm.storage.atomic import write_atomically
 
 __all__ = ["Artifact", "ArtifactError", "ArtifactInfo", "ArtifactMethod", "PairKind", "sample_weights"]
 
@@ -60,11 +61,9 @@ class Artifact:
 
     def save(self, path: str | Path) -> None:
         """Write the file; an existing one is replaced in one step."""
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
         metadata = {"format": FORMAT, "info": json.dumps(asdict(self.info))}
-        save_file({name: t.contiguous().cpu() for name, t in self.tensors.items()}, part, metadata)
-        part.replace(path)
+        content = save({name: t.contiguous().cpu() for name, t in self.tensors.items()}, metadata)
+        write_atomically(Path(path), content)
 
     @staticmethod
     def load(path: str | Path) -> Artifact:

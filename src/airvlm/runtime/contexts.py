@@ -85,6 +85,7 @@ class ActiveContexts:
                 self._replace_generate()
             else:
                 _OPEN.pop(id(self.model), None)
+                self.model.__dict__.pop("__deepcopy__", None)
                 if self._instance_generate is None:
                     self.model.__dict__.pop("generate", None)
                 else:
@@ -120,6 +121,7 @@ class ActiveContexts:
 
     def _replace_generate(self) -> None:
         """Put a `generate` on the instance that runs under the sessions open now."""
+        self.model.__dict__["__deepcopy__"] = self._refuse_copy
         if self._original is None:
             return
         sessions = tuple(self.open)
@@ -131,6 +133,12 @@ class ActiveContexts:
 
         generate.__signature__ = inspect.signature(self._original)  # type: ignore[attr-defined]  # transformers reads it
         self.model.__dict__["generate"] = generate
+
+    def _refuse_copy(self, memo: Any) -> Any:
+        raise ModelInUseError(
+            f"a copy of the model that is made inside a block of {self.names} would keep its hooks: copy it before or "
+            "after the block"
+        )
 
     def generate(
         self, sessions: tuple[OpenSession, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, handed_over: bool

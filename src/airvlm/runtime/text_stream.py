@@ -77,7 +77,7 @@ def stream_text(
         ticket.release()
         raise
     try:
-        yield from _cut_at_stops(streamer, stops)
+        yield from _strip_ends(_cut_at_stops(streamer, stops))
     finally:
         stop.gone.set()
         if thread is not threading.current_thread():  # where the garbage collector may close a dropped stream
@@ -106,6 +106,18 @@ def _cut_at_stops(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
         held = held[ready:]
     if held:
         yield held
+
+
+def _strip_ends(pieces: Iterable[str]) -> Iterator[str]:
+    """The pieces without white space at the beginning and at the end, as the whole answer has none."""
+    held, begun = "", False
+    for piece in pieces:
+        text = held + piece if begun else (held + piece).lstrip()
+        ready = text.rstrip()
+        held = text[len(ready) :]
+        if ready:
+            begun = True
+            yield ready
 
 
 def _stop_overlap(text: str, stops: Iterable[str]) -> int:
