@@ -37,8 +37,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "airvlm.methods": """
         ADHH AIR AIRMemory Artifact AttentionMethod AvisC CIPHER CODE CRG CRoPS Composed ContrastiveMethod
-        CropBlend CropVote CutOff DAMO DeCo DoLa ED EOSBias FarthestCrops FeedForwardMethod HeadMethod ICD
-        LensMethod LogitsMethod LoopMethod M3ID MARINE MLIHE MeanToken MemVR Method NearTie NoisyCrops Nullu
+        CropBlend CropVote CutOff DAMO DeCo DoLa ED EOSBias FarthestCrops FeedForwardMethod HeadMethod HulluEdit
+        ICD LensMethod LogitsMethod LoopMethod M3ID MARINE MLIHE MeanToken MemVR Method NearTie NoisyCrops Nullu
         OPERA OppositeDirections OtherDirections OtherImage PAI ProjectAway RITUAL RUDDER RandomCrops
         RandomDirections ReAskMethod SID SPIN ShrunkCrops SteeringMethod Temperature TestTimeAugmentation VAF
         VAR VCD VISTA VTI ViCrop VisualTokenMethod YesBias get_method list_methods option

@@ -16,6 +16,7 @@ from airvlm.methods.damo import DAMO
 from airvlm.methods.deco import DeCo
 from airvlm.methods.direction_controls import OppositeDirections, OtherDirections, RandomDirections
 from airvlm.methods.dola import DoLa
+from airvlm.methods.hulluedit import HulluEdit
 from airvlm.methods.icd import ICD
 from airvlm.methods.m3id import M3ID
 from airvlm.methods.marine import MARINE
@@ -90,6 +91,7 @@ __all__ = [
     "FarthestCrops",
     "FeedForwardMethod",
     "HeadMethod",
+    "HulluEdit",
     "LensMethod",
     "LogitsMethod",
     "LoopMethod",

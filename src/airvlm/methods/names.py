@@ -41,6 +41,7 @@ MODULES = (
         "code",
         "crops",
         "opera",
+        "hulluedit",
     ),  # logits
     *("nullu",),  # weights
     *("vicrop",),  # input
