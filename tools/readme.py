@@ -150,14 +150,22 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
-def parts_of_pages() -> dict[str, dict[str, Callable[[], str]]]:
-    """PARTS, and the options on the pages of methods: `<!-- generated: options of vcd -->`."""
-    found = {file: dict(parts) for file, parts in PARTS.items()}
-    for path in sorted(PAGES.glob("*.md")):
-        for name in re.findall(r"<!-- generated: options of (\S+) -->", path.read_text(encoding="utf-8")):
-            parts = found.setdefault(path.relative_to(ROOT).as_posix(), {})
-            parts[f"options of {name}"] = partial(options_of, name)
-    return found
+def options_on(text: str) -> dict[str, Callable[[], str]]:
+    """The tables of options that a page asks for: `<!-- generated: options of vcd -->`."""
+    names = re.findall(r"<!-- generated: options of (\S+) -->", text)
+    return {f"options of {name}": partial(options_of, name) for name in names}
+
+
+def add_markers(text: str) -> str:
+    """The text with markers in place of mkdocstrings' blocks of methods, which do not show options."""
+    from airvlm.registry import import_object
+
+    def replace(match: re.Match[str]) -> str:
+        module, _, name = match[1].rpartition(".")
+        spelled = import_object(f"{module}:{name}").name
+        return f"<!-- generated: options of {spelled} -->\n<!-- end of options of {spelled} -->\n"
+
+    return re.sub(r"^::: (airvlm\.methods\.[\w.]+)\n(?: .*\n)*", replace, text, flags=re.MULTILINE)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -173,6 +181,10 @@ def replace_part(text: str, name: str, new: str) -> str:
     return text[: text.index(begin) + len(begin)] + new.strip() + "\n" + text[text.index(end) :]
 
 
+def _is_list(path: Path) -> bool:
+    return path.name == "index.md"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Update the files, or only check them; returns the exit code."""
     from airvlm.cli.method_table import TABLE, build_table, read_table, write_table
@@ -182,10 +194,12 @@ def main(arguments: Sequence[str]) -> int:
         stale.append(TABLE.relative_to(ROOT).as_posix())
         if "--check" not in arguments:
             write_table()
-    for file, parts in parts_of_pages().items():
-        path = ROOT / file
-        old = text = path.read_text(encoding="utf-8")
-        for name, make in parts.items():
+    # lists of methods come last: their links depend on the pages
+    for path in dict.fromkeys([*sorted(PAGES.glob("*.md"), key=_is_list), *(ROOT / file for file in PARTS)]):
+        file = path.relative_to(ROOT).as_posix()
+        old = path.read_text(encoding="utf-8")
+        text = add_markers(old) if path.parent == PAGES else old
+        for name, make in {**PARTS.get(file, {}), **options_on(text)}.items():
             text = replace_part(text, name, make())
         if text != old:
             stale.append(file)

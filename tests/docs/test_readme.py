@@ -74,3 +74,17 @@ def test_a_part_is_replaced_between_its_markers() -> None:
     assert readme.replace_part(text, "x", "new\n") == text.replace("old", "new")
     with pytest.raises(ValueError, match="generated: y"):
         readme.replace_part(text, "y", "new")
+
+
+def test_a_block_of_mkdocstrings_becomes_markers_of_options() -> None:
+    text = "## Options\n\n::: airvlm.methods.vcd.VCD\n    options:\n      members: false\n\n## Limits\n"
+    new = "## Options\n\n<!-- generated: options of vcd -->\n<!-- end of options of vcd -->\n\n## Limits\n"
+    assert readme.add_markers(text) == new
+    assert "| `alpha` | `1.0` |" in readme.options_on(new)["options of vcd"]()
+
+
+def test_every_method_has_a_page() -> None:
+    page = (ROOT / "docs/reference/methods/index.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "`" in line]
+    assert rows
+    assert not [row for row in rows if not row.startswith("| [`")], "write docs/reference/methods/NAME.md"
