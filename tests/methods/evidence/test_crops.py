@@ -12,7 +12,7 @@ from PIL import Image
 
 from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.images import content_key
-from airvlm.methods.evidence.crops import Box, CropPlan, CropTokens, crop_boxes, encode_crops
+from airvlm.methods.evidence.crops import Box, CropPlan, CropTokens, _shrink_to_input, crop_boxes, encode_crops
 from airvlm.models.parts import ModelParts
 from airvlm.testing import small_models
 
@@ -194,3 +194,10 @@ def test_joined_crops_hold_all_and_mask_the_shorter_ones() -> None:
 def test_shrinking_an_image_of_the_models_own_size_is_refused(llava: Any) -> None:
     with pytest.raises(ValueError, match="shrinking changes nothing"):
         tokens_of(llava, [small_models.sample_image(1, (32, 32))], replace(PLAN, shrunk=True))
+
+
+def test_a_sliver_at_any_edge_is_one_pixel_of_the_shrunk_image(llava: Any) -> None:
+    boxes = [Box(315, 315, 320, 320), Box(0, 0, 2, 2), Box(310, 0, 320, 160)]
+    shrunk, found = _shrink_to_input(*llava, small_models.sample_image(1, (320, 320)), boxes)
+    assert shrunk.size == (32, 32)
+    assert found == [Box(31, 31, 32, 32), Box(0, 0, 1, 1), Box(31, 0, 32, 16)]
