@@ -7,18 +7,23 @@ from airvlm.testing.laws import Law
 from airvlm.testing.method_laws import FAMILIES as FEW
 from airvlm.testing.method_laws import METHOD_LAWS, MethodOnFamily, turn_off
 from tests.all_families import FAMILIES
-from tests.default_methods import METHODS, OTHERS
+from tests.default_methods import METHODS, OTHERS, ZOO
 
 
 def cases() -> list[object]:
     """One per family, method and law that says something about the method; `--fast` runs those of a few families."""
     found = []
     for family in FAMILIES:
-        methods = {**METHODS, **OTHERS} if family in FEW else METHODS
+        methods = {**METHODS, **ZOO, **OTHERS} if family in FEW else {**METHODS, **ZOO}
         subjects = {name: MethodOnFamily(family, method, turn_off(method)) for name, method in methods.items()}
-        marks = () if family in FEW else pytest.mark.slow
+        fast = set(methods) - set(ZOO) if family in FEW[1:] else set(methods) if family in FEW else set()
         found += [
-            pytest.param(law, subject, id=f"{family}-{name}-{law.name.replace(' ', '_')}", marks=marks)
+            pytest.param(
+                law,
+                subject,
+                id=f"{family}-{name}-{law.name.replace(' ', '_')}",
+                marks=() if name in fast else pytest.mark.slow,
+            )
             for name, subject in subjects.items()
             for law in METHOD_LAWS
             if law.applies(subject)
@@ -31,7 +36,9 @@ def test_every_method_keeps_every_law(law: Law[MethodOnFamily], subject: MethodO
     law.check(subject)
 
 
-@pytest.mark.parametrize("method", [*METHODS.values(), *OTHERS.values()], ids=lambda method: method.label)
+@pytest.mark.parametrize(
+    "method", [*METHODS.values(), *ZOO.values(), *OTHERS.values()], ids=lambda method: method.label
+)
 def test_turned_off_is_derived_from_the_options(method: Method) -> None:
     off = turn_off(method)
     if off is None:

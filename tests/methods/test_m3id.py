@@ -91,3 +91,8 @@ def test_wrong_options_are_refused() -> None:
     for options in ({"decay": -1.0}, {"gate": 2.0}, {"schedule": "linear"}):
         with pytest.raises(ValueError, match=next(iter(options))):
             M3ID(**options)  # type: ignore[arg-type]
+
+
+def test_both_weights_at_0_are_off() -> None:
+    assert M3ID(decay=0.0, alpha=0.0).disabled_reason == "its decay is 0 and its alpha is 0"
+    assert M3ID(decay=0.0).disabled_reason is None and M3ID(alpha=0.0).disabled_reason is None

@@ -43,8 +43,8 @@ class M3ID(ContrastiveMethod):
     schedule: Literal["decay", "constant", "entropy"] = option(
         "decay", "weight of the contrast: exp(decay t) - 1 (M3ID), alpha (VDD), or alpha over the entropy (LCD)"
     )
-    decay: float = option(0.02, "lambda, how fast the image is forgotten, per token", low=0, search=(0.005, 0.1))
-    alpha: float = option(1.0, "weight of the constant and entropy schedules", low=0, off=None, search=(0.1, 2.0))
+    decay: float = option(0.02, "lambda, how fast the image is forgotten, per token", low=0, off=0, search=(0.005, 0.1))
+    alpha: float = option(1.0, "weight of the constant and entropy schedules", low=0, off=0, search=(0.1, 2.0))
     gate: float = option(1.0, "act only where the likeliest token has at most this probability", low=0, high=1)
     beta: float = option(0.0, "cut-off: tokens less likely than beta times the likeliest are never said", low=0, high=1)
     faithful: bool = option(False, "as the code that most comparisons use: t from 0, no gate, beta = 0.1")
