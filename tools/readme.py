@@ -89,10 +89,11 @@ def _link(name: str, kind: type[Method], folder: str) -> str:
     """The method's name as a link to its own page, or to the page that lists its options."""
     from airvlm.methods.controls import Wrapper
 
-    page = WRAPPERS if issubclass(kind, Wrapper) else f"{name}.md"
+    page = f"{name}.md"
     if not (PAGES / page).exists():
         marker = f"<!-- generated: options of {name} -->"
-        page = next((p.name for p in PAGES.glob("*.md") if marker in p.read_text(encoding="utf-8")), "")
+        others = [p.name for p in sorted(PAGES.glob("*.md")) if marker in p.read_text(encoding="utf-8")]
+        page = others[0] if others else WRAPPERS if issubclass(kind, Wrapper) else ""
     return f"[`{name}`]({folder}{page})" if page else f"`{name}`"
 
 
