@@ -7,7 +7,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast test-integrations coverage check format docs results bench leaderboard train train-photo clean
+.PHONY: demo test test-all test-fast test-integrations coverage check format docs results bench leaderboard train train-photo clean
 
 # a bundled scene and a photograph described without and with crop-blend, and drawings of the crops that were used
 demo: $(STAMP)
@@ -19,6 +19,10 @@ demo: $(STAMP)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(STAMP)
 	$(PYTEST) --durations=20
+
+# every method on every family, too (hours)
+test-all: $(STAMP)
+	$(PYTEST) --all --durations=20
 
 # the tests that are not marked slow; tests/conftest.py says which should be
 test-fast: $(STAMP)

@@ -1,7 +1,7 @@
-"""`pytest --fast` leaves out tests that are marked slow: `@pytest.mark.slow`.
+"""`pytest --fast` leaves out tests that are marked slow, and only `pytest --all` runs those that are marked exhaustive.
 
-Mark a test that needs half a second or more on a quiet machine, or whose parameters need ten together. `make test`
-prints the slowest ones (`--durations`).
+Exhaustive tests repeat on every family what is tested on one of each kind. Mark a test slow that needs half a second
+or more on a quiet machine, or whose parameters need ten together. `make test` prints the slowest (`--durations`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out tests that are marked slow")
+    parser.addoption("--all", action="store_true", help="also run tests that are marked exhaustive")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--fast"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    left_out = ["slow"] * config.getoption("--fast") + ["exhaustive"] * (not config.getoption("--all"))
+    chosen = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
+    config.hook.pytest_deselected(items=chosen)
+    gone = set(chosen)
+    items[:] = [item for item in items if item not in gone]

@@ -11,18 +11,22 @@ from tests.default_methods import METHODS, OTHERS, ZOO
 
 
 def cases() -> list[object]:
-    """One per family, method and law that says something about the method; `--fast` runs those of a few families."""
+    """One per family, method and law that says something about the method.
+
+    `--fast` runs those of a few families; the methods of ZOO run on the first of these, and on all with `--all`.
+    """
     found = []
     for family in FAMILIES:
         methods = {**METHODS, **ZOO, **OTHERS} if family in FEW else {**METHODS, **ZOO}
         subjects = {name: MethodOnFamily(family, method, turn_off(method)) for name, method in methods.items()}
-        fast = set(methods) - set(ZOO) if family in FEW[1:] else set(methods) if family in FEW else set()
+        slow = () if family in FEW else (pytest.mark.slow,)
+        marks = {name: (pytest.mark.exhaustive,) if name in ZOO and family != FEW[0] else slow for name in methods}
         found += [
             pytest.param(
                 law,
                 subject,
                 id=f"{family}-{name}-{law.name.replace(' ', '_')}",
-                marks=() if name in fast else pytest.mark.slow,
+                marks=marks[name],
             )
             for name, subject in subjects.items()
             for law in METHOD_LAWS

@@ -5,4 +5,4 @@ import pytest
 from airvlm.testing import small_models
 from airvlm.testing.method_laws import FAMILIES as FEW
 
-ALL = [*FEW, *(pytest.param(f, marks=pytest.mark.slow) for f in small_models.list_families() if f not in FEW)]
+ALL = [*FEW, *(pytest.param(f, marks=pytest.mark.exhaustive) for f in small_models.list_families() if f not in FEW)]
