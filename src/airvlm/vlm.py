@@ -106,7 +106,8 @@ class VLM:
         """Load a model.
 
         Args:
-            name_or_path: an embedded model ("photo", the default, or "tiny"), a local folder, or a name on the hub.
+            name_or_path: an embedded model ("photo", the default, or "tiny"), "smol", which is assembled from two public
+                checkpoints, a local folder, or a name on the hub.
             adapter: a LoRA to merge into it.
             device: where it runs; a GPU if there is one.
             dtype: of the weights; float32 on a CPU, the checkpoint's own elsewhere.

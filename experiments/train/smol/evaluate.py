@@ -56,7 +56,7 @@ def answer(vlm: VLM, packer: Packer, visual: Tensor, questions: Sequence[str]) -
     packed = packer.pack([Exchange(q, "Yes", "yesno", False) for q in questions], range(packer.patches))
     decoder = vlm.model.model.language_model
     logits = predict(decoder, decoder.get_input_embeddings().weight, packed, visual)
-    return [packer.tokenizer.decode([k]) for k in logits.argmax(-1).tolist()]
+    return [packer.tokenizer.decode([k], skip_special_tokens=True).strip() for k in logits.argmax(-1).tolist()]
 
 
 def read_pope(folder: Path) -> dict[str, list[tuple[str, str, bool]]]:
@@ -69,22 +69,31 @@ def read_pope(folder: Path) -> dict[str, list[tuple[str, str, bool]]]:
     return found
 
 
-def pope(vlm: VLM, packer: Packer, photos: Path, folder: Path, count: int, blind: bool) -> dict[str, Any]:
+def pope(
+    vlm: VLM, packer: Packer, photos: Path, folder: Path, count: int, note: Callable[[Any], None], *, blind: bool
+) -> None:
+    """Ask POPE's questions on the first photographs; `note` gets the scores so far, every ten photographs."""
     asked = dict(list(read_pope(folder).items())[:count])
     names, results, odd = list(asked), [], 0
-    for place, name in enumerate(names):
-        shown = names[(place + 7) % len(names)] if blind else name
+    for place, name in enumerate(names, start=1):
+        shown = names[(place + 6) % len(names)] if blind else name
         texts = sorted({question for _, question, _ in asked[name]})
         said = dict(zip(texts, answer(vlm, packer, see(vlm, photos / shown), texts), strict=True))
         odd += sum(word not in ("Yes", "No") for word in said.values())
         results.append([(setting, (said[q] == "Yes") == truth, said[q] == "Yes") for setting, q, truth in asked[name]])
+        if place % 10 == 0 or place == len(names):
+            note(summarize(results) | {"neither yes nor no": odd})
+
+
+def summarize(results: list[list[tuple[str, bool, bool]]]) -> dict[str, Any]:
+    """Percent of right answers with intervals, and of yes: per photograph (setting, whether right, whether yes)."""
 
     def right(rows: list[Any], setting: str) -> float:
         return 100 * float(np.mean([ok for own in rows for s, ok, _ in own if s == setting]))
 
     found: dict[str, Any] = {s: interval(results, lambda rows, s=s: right(rows, s)) for s in SETTINGS}
     found["yes"] = round(100 * float(np.mean([yes for own in results for _, _, yes in own])), 1)
-    return found | {"photographs": len(names), "questions": sum(map(len, results)), "neither yes nor no": odd}
+    return found | {"photographs": len(results), "questions": sum(map(len, results))}
 
 
 def descriptions(vlm: VLM, photos: Path, truths: dict[str, list[str]], out: Path, blind: bool) -> dict[str, Any]:
@@ -113,6 +122,7 @@ def main() -> None:
     parser.add_argument("--described", type=int, default=300, help="test photographs")
     parser.add_argument("--blind-described", type=int, default=100)
     parser.add_argument("--check", type=int, default=10)
+    parser.add_argument("--talk", action="store_true", help="ask questions without an image, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -132,19 +142,19 @@ def main() -> None:
         question = asked[0][1]
         packed = answer(vlm, packer, see(vlm, given.photos / name), [question, asked[1][1]])[0]
         same.append(vlm.ask(given.photos / name, question, max_new_tokens=4).text.startswith(packed))
-    note("packed answers equal to single ones", f"{sum(same)} of {len(same)}")
-    note("talk", {q: vlm.ask(None, q, max_new_tokens=48).text for q in HELD_OUT})
+    if same:
+        note("packed answers equal to single ones", f"{sum(same)} of {len(same)}")
+    if given.talk:
+        note("talk", {q: vlm.ask(None, q, max_new_tokens=48).text for q in HELD_OUT})
     truths = json.loads(given.objects.with_suffix(".test.json").read_text())
-    if given.pope:
-        note("POPE", pope(vlm, packer, given.photos, folder, given.pope, blind=False))
+    for key, count, blind in (("POPE", given.pope, False), ("blind POPE", given.blind_pope, True)):
+        pope(vlm, packer, given.photos, folder, count, lambda value, key=key: note(key, value), blind=blind)
     for key, count, blind in (
         ("descriptions", given.described, False),
         ("blind descriptions", given.blind_described, True),
     ):
         if count:
             note(key, descriptions(vlm, given.photos, dict(list(truths.items())[:count]), given.out, blind))
-    if given.blind_pope:
-        note("blind POPE", pope(vlm, packer, given.photos, folder, given.blind_pope, blind=True))
 
 
 if __name__ == "__main__":

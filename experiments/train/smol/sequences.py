@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-TEXT_WEIGHT = 4.0  # of a text, where one yes/no question has 1
+TEXT_WEIGHT = 0.12  # of a token of a text; a yes/no question has 1
 USER, ASSISTANT, END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>"
 
 
@@ -82,7 +82,7 @@ class Packer:
             targets += said
             # the word Yes or No counts fully, the end after it little: it is the same in all of them
             one = own.kind == "yesno"
-            weights += [1.0] + [0.1] * (len(said) - 1) if one else [TEXT_WEIGHT / len(said)] * len(said)
+            weights += [1.0] + [0.1] * (len(said) - 1) if one else [TEXT_WEIGHT] * len(said)
             yesno += [one] + [False] * (len(said) - 1)
         of = torch.tensor(branch)
         mask = ((of[:, None] == of[None]) | (of[None] == 0)).tril()

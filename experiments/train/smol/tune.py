@@ -3,7 +3,8 @@
     python -m experiments.train.smol.tune FEATURES OBJECTS LANGUAGE_MODEL OUT --real SHARE [--resume] [...]
 
 Oracle tokens are soft words whose weights were corrected by the labels: what is there has a patch that says so, what is
-not there has none. Real tokens are the projector's. `--real 0` is the stage "words", `--real 0.8` the stage "photos".
+not there has none. Several processes share a step's batch if torch's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+set. Real tokens are the projector's. `--real 0` is the stage "words", `--real 0.8` the stage "photos".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import copy
 import json
 import math
+import os
 import random
 import time
 from pathlib import Path
@@ -132,7 +134,7 @@ class Questions:
             other = other_question(names, self.world, draw)
             return [Exchange(other.question, other.answer, "text")]
         own = self.written.get(self.photos.stems[row])
-        text = draw.choice(own) if own and draw.random() < 0.7 else description(names, draw)
+        text = draw.choice(own) if own and draw.random() < 0.9 else description(names, draw)
         ask = DESCRIBING[0] if draw.random() < 0.75 else draw.choice(DESCRIBING)
         return [Exchange(ask, text, "text")]
 
@@ -179,6 +181,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4, help="photographs per step")
     parser.add_argument("--asked", type=int, default=8, help="yes/no questions per photograph")
     parser.add_argument("--texts", type=float, default=0.4, help="share of photographs with a description")
+    parser.add_argument("--written", type=float, default=0.12, help="share of photographs with a text of writing.py")
     parser.add_argument("--talk", type=float, default=0.05, help="share of sequences without a photograph")
     parser.add_argument("--patches", type=int, default=24, help="patches shown, those with the most evidence")
     parser.add_argument("--all-patches", type=float, default=0.0, help="share of sequences that show all patches")
@@ -191,6 +194,9 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    rank, ranks = (int(os.environ.get(name, k)) for k, name in enumerate(("RANK", "WORLD_SIZE")))
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
     photos = Photos(given.features, given.objects)
     questions = Questions(photos, given.out)
     tokenizer = AutoTokenizer.from_pretrained(given.language_model)
@@ -201,12 +207,12 @@ def main() -> None:
     if (given.out / "soft_words.pt").exists():
         reader.load_projector(torch.load(given.out / "soft_words.pt", weights_only=True)["projector"])
     anchor = copy.deepcopy(reader.linear_1), copy.deepcopy(reader.linear_2)
-    seen = 0
+    first = taken = 0
     if given.start:
         kept = torch.load(given.start, weights_only=True)
         set_peft_model_state_dict(reader.lora, kept["lora"])
         reader.load_projector(kept["projector"])
-        seen = kept["seen"]
+        first = kept["seen"]
     lora = [p for p in reader.lora.parameters() if p.requires_grad]
     projector = [*reader.linear_1.parameters(), *reader.linear_2.parameters()]
     for parameter in projector:
@@ -215,27 +221,39 @@ def main() -> None:
     if given.projector_rate:
         groups.append({"params": projector, "base": given.projector_rate})
     optimizer = torch.optim.AdamW(groups, lr=given.rate, weight_decay=0.0, betas=(0.9, 0.98))
-    draw = random.Random(seen)
+    draw = random.Random(first * ranks + rank)
     order = [row for row in photos.train if photos.present[row].any()]
     random.Random(7).shuffle(order)
+    written = [row for row in order if photos.stems[row] in questions.written]
     log = (given.out / "log.jsonl").open("a")
     began = time.time()
     held_out = [row for row in photos.validation if photos.present[row].any()][: given.watched]
 
+    def share(value: Tensor) -> Tensor:
+        """The mean over the processes."""
+        if ranks > 1:
+            torch.distributed.all_reduce(value)
+        return value / ranks
+
     def write(**values: Any) -> None:
+        if rank:
+            return
         values = {k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()}
         log.write(json.dumps({"stage": given.stage, **values}) + "\n")
         log.flush()
         print(json.dumps(values), flush=True)
 
     def save() -> None:
-        state = {"lora": get_peft_model_state_dict(reader.lora), "projector": reader.projector_state(), "seen": seen}
+        if rank:
+            return
+        state = {"lora": get_peft_model_state_dict(reader.lora), "projector": reader.projector_state()}
+        state["seen"] = first + taken * ranks
         part = given.out / f"{given.stage}.part"
         torch.save(state, part)
         part.replace(given.out / f"{given.stage}.pt")
 
     for step in range(1, given.steps + 1):
-        elapsed = (time.time() - began) / 60
+        elapsed = share(torch.tensor((time.time() - began) / 60)).item()
         progress = max(step / given.steps, elapsed / given.minutes)
         if progress > 1:
             break
@@ -251,8 +269,15 @@ def main() -> None:
                 packed, kind = packer.pack([draw.choice(questions.talk)], None), "talk"
                 visual = torch.zeros(0, reader.embeddings.shape[1])
             else:
-                row = order[seen % len(order)]
-                seen += 1
+                row = order[(first + taken * ranks + rank) % len(order)]
+                taken += 1
+                with_text = draw.random() < given.texts
+                if written and draw.random() < given.written:
+                    row = draw.choice(written)
+                elif with_text and photos.present[row].sum() < 3:
+                    # short descriptions are easy and many: they would teach the model to end early
+                    row = order[(first + taken * ranks + rank) % len(order)]
+                    taken += 1
                 features = photos.read([row])[0]
                 with torch.no_grad():
                     weights = soft_weights(head(features))
@@ -269,7 +294,7 @@ def main() -> None:
                         wanted = anchor[1](nn.functional.gelu(anchor[0](features[shown])))
                     anchored = (visual - wanted).square().sum(-1).mean()
                 own = questions.yes_no(row, given.asked, draw)
-                own += questions.texts(row, draw) if draw.random() < given.texts else []
+                own += questions.texts(row, draw) if with_text else []
                 packed = packer.pack(own, shown)
             logits = reader(packed, visual)
             losses = nn.functional.cross_entropy(logits, packed.targets, reduction="none")
@@ -285,11 +310,14 @@ def main() -> None:
                 at = logits.detach()[packed.is_yesno]
                 margins[kind].append(at[:, packer.yes] - at[:, packer.no])
                 truths[kind].append(packed.targets[packed.is_yesno] == packer.yes)
+        if ranks > 1:
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                parameter.grad = share(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         # each group on its own: the projector's gradient is ten times as long
         norm, *_ = [nn.utils.clip_grad_norm_(group["params"], 1.0) for group in optimizer.param_groups]
         optimizer.step()
         optimizer.zero_grad()
-        found: dict[str, Any] = {"step": step, "seen": seen, "minutes": (time.time() - began) / 60}
+        found: dict[str, Any] = {"step": step, "seen": first + taken * ranks, "minutes": (time.time() - began) / 60}
         found |= {"loss": sums["loss"] / given.batch, "text": sums["text"] / max(1, sums["texts"]), "norm": float(norm)}
         found |= {"tokens": sums["tokens"], "anchor": sums["anchor"] / given.batch}
         for kind in margins:
@@ -298,11 +326,13 @@ def main() -> None:
                 found |= {f"{kind} right": float(((margin > 0) == right).float().mean())}
                 found |= {f"{kind} auc": area_under_curve(margin, right)}
         write(**found)
-        if step % given.watch_every == 0:
+        if step % given.watch_every == 0 and not rank:
             write(step=step, sighted=watch(reader, packer, questions, held_out))
         if step % 5 == 0:
             save()
     save()
+    if rank:
+        return
     write(step=step, sighted=watch(reader, packer, questions, held_out))
     write(step=step, blind=watch(reader, packer, questions, held_out, shift=5))
 

@@ -54,7 +54,7 @@ def load_parts(
     """Load a model and its processor.
 
     Args:
-        name_or_path: an embedded model ("photo", the default, or "tiny"), a local folder, or a name on the hub.
+        name_or_path: an embedded model ("photo", the default, or "tiny"), "smol", a local folder, or a name on the hub.
         adapter: a LoRA to merge into the weights.
         device: where the model runs; a GPU if there is one.
         dtype: of the weights; by default float32 on a CPU, where half precision is slow, and the checkpoint's own
@@ -62,12 +62,16 @@ def load_parts(
         device_map: as in transformers, to spread a model over devices.
         trust_remote_code: run code that comes with the checkpoint.
         allow_missing: accept weights that are missing or have another shape; they are then random.
-        options: passed to transformers' `from_pretrained`.
+        options: passed to transformers' `from_pretrained`; for "smol" also `parts`, a folder with its public parts.
 
     Returns:
         The model in evaluation mode, its processor, and its name.
     """
     name = _default_name() if name_or_path is None else str(name_or_path)
+    if name == "smol" and not Path(name).is_dir():
+        model, processor = _load_smol(_check_device(device), dtype, device_map, options)
+        model = model if adapter is None else _merge_adapter(model, str(adapter))
+        return model.eval(), processor, name if adapter is None else f"{name}+{Path(adapter).name}"
     source = EMBEDDED[name].model_path() if name in EMBEDDED else name_or_path or name
     folder = _local_folder(source)
     place = _check_device(device)
@@ -96,6 +100,29 @@ def load_parts(
     if device_map is None:
         model = model.to(place)
     return model.eval(), processor, name if adapter is None else f"{name}+{Path(adapter).name}"
+
+
+def _load_smol(
+    place: torch.device, dtype: str | torch.dtype | None, device_map: Any, options: dict[str, Any]
+) -> tuple[nn.Module, Any]:
+    """The model smol, assembled from two public checkpoints and the part inside this package."""
+    from airvlm.smol.assembly import GIVE_PARTS, LANGUAGE_MODEL, TOWER, PartsError, assemble, parts_folder
+
+    if device_map is not None or "quantization_config" in options:
+        raise LoadError("smol is assembled on one device: device_map and quantization_config do not apply to it")
+    try:
+        parts = parts_folder(options.pop("parts", None))
+        if parts is None:
+            for part in (TOWER, LANGUAGE_MODEL):
+                try:
+                    if _hub_is_unreachable(part.name, {**options, "revision": part.revision}):
+                        options["local_files_only"] = True
+                except LoadError as error:
+                    raise PartsError(f"{error}. smol is made of it: {GIVE_PARTS}") from error
+        model, processor = assemble(parts, dtype=dtype or torch.float32, **options)
+    except PartsError as error:
+        raise LoadError(str(error)) from error
+    return model.to(place), processor
 
 
 def _default_name() -> str:
