@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +79,11 @@ class Mutant:
 
 def find_mutants(root: Path, file: Path) -> list[Mutant]:
     """All one-line mutants of a file, without those that cannot be parsed."""
+    return [mutant for mutant in _list_mutants(root, file) if _parses(root, mutant)]
+
+
+def _list_mutants(root: Path, file: Path) -> list[Mutant]:
+    """All one-line changes of a file; some cannot be parsed."""
     source = file.read_text(encoding="utf-8")
     lines = source.split("\n")
     found: dict[tuple[int, str], Mutant] = {}
@@ -87,14 +93,19 @@ def find_mutants(root: Path, file: Path) -> list[Mutant]:
             continue
         raw = lines[start[0] - 1].encode()  # the offsets of ast count bytes
         after = (raw[: start[1]] + replacement.encode() + raw[end[1] :]).decode()
-        changed = "\n".join([*lines[: start[0] - 1], after, *lines[start[0] :]])
-        try:
-            ast.parse(changed)
-        except SyntaxError:
-            continue
         mutant = Mutant(file.relative_to(root).as_posix(), start[0], kind, lines[start[0] - 1], after)
         found.setdefault((start[0], after), mutant)
     return list(found.values())
+
+
+def _parses(root: Path, mutant: Mutant) -> bool:
+    lines = (root / mutant.file).read_text(encoding="utf-8").split("\n")
+    lines[mutant.line - 1] = mutant.after
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError:
+        return False
+    return True
 
 
 Place = tuple[int, int]  # line from 1, byte in the line
@@ -182,11 +193,12 @@ def _text(node: ast.expr, source: str) -> str:
 def draw(root: Path, package: str, folders: list[str], seed: int, count: int) -> list[Mutant]:
     """`count` mutants of all possible ones in the folders; the same for the same seed and source."""
     files = sorted(file for folder in folders for file in (root / "src" / package / folder).rglob("*.py"))
-    mutants = [mutant for file in files for mutant in find_mutants(root, file)]
+    mutants = [mutant for file in files for mutant in _list_mutants(root, file)]
     chance = random.Random(seed)
     # Weighted sampling without replacement (Efraimidis and Spirakis)
     ranked = sorted(mutants, key=lambda mutant: -(chance.random() ** (1 / WEIGHTS[mutant.kind])))
-    return ranked[:count]
+    # only those that are drawn are parsed: parsing all takes minutes
+    return list(islice((mutant for mutant in ranked if _parses(root, mutant)), count))
 
 
 # -- which tests see them
