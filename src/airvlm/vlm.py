@@ -106,7 +106,7 @@ class VLM:
         """Load a model.
 
         Args:
-            name_or_path: an embedded model ("photo", the default, or "tiny"), "smol", which is assembled from two public
+            name_or_path: an embedded model ("photo", the default, or "tiny"), "smol", assembled from two public
                 checkpoints, a local folder, or a name on the hub.
             adapter: a LoRA to merge into it.
             device: where it runs; a GPU if there is one.
