@@ -173,7 +173,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error(line: str) -> None:
     [
         ("airvlm vis", ["visualize"]),
         ("airvlm ask --quan", ["--quantize"]),
-        ("airvlm ask a.png --method crop", ["crop-blend"]),
+        ("airvlm ask a.png --method crop-b", ["crop-blend"]),
     ],
 )
 def test_the_shell_completes_commands_options_and_methods(typed: str, found: list[str]) -> None:

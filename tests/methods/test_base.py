@@ -30,7 +30,17 @@ def test_every_class_says_what_it_is(kind: type[Method]) -> None:
 
 def test_only_methods_of_papers_name_a_paper() -> None:
     controls = {name for name, kind in METHODS.own.items() if issubclass(kind, Wrapper)}
-    ours = {"air-memory", "crop-blend", "cut-off", "eos-bias", "near-tie", "temperature", "yes-bias"}
+    ours = {
+        "air-memory",
+        "crop-blend",
+        "crop-vote",
+        "cut-off",
+        "eos-bias",
+        "near-tie",
+        "temperature",
+        "tta",
+        "yes-bias",
+    }
     assert {name for name, kind in METHODS.own.items() if kind.paper is None} == controls | ours
 
 

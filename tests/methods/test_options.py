@@ -57,7 +57,7 @@ def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str)
 def test_no_number_of_any_method_may_be_infinite(kind: Any, value: float) -> None:
     method = kind()
     numbers = [f for f, v in vars(method).items() if isinstance(v, int | float) and not isinstance(v, bool)]
-    assert numbers
+    assert numbers or not dataclasses.fields(kind)
     for field in numbers:
         with pytest.raises(ValueError, match=field):
             replace(method, **{field: value})
