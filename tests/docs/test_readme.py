@@ -2,11 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airvlm import VLM
 from airvlm.models.families import FAMILIES
+from airvlm.testing import check_method
 from tools import readme
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,14 @@ def test_the_shipped_model_gives_the_answers_shown() -> None:
     row = next(line for line in README.splitlines() if PHOTOGRAPH.name in line and line.startswith("| <img"))
     shown = [cell.strip().replace("**", "") for cell in row.strip("| ").split(" | ")[1:]]
     assert shown == [vlm.describe(PHOTOGRAPH, method=method).text for method in (None, "crop-blend")]
+
+
+@pytest.mark.slow
+def test_the_method_of_the_readme_keeps_the_laws() -> None:
+    names: dict[str, Any] = {"__name__": "__example__"}
+    code = next(block for block in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if "class Damp" in block)
+    exec(code[: code.index("print(")], names)
+    assert check_method(names["Damp"](strength=0.5), families=["llava"])
 
 
 def test_the_results_have_at_most_8_rows_and_5_columns() -> None:
