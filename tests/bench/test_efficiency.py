@@ -8,7 +8,7 @@ from PIL import Image
 
 from airvlm.bench import efficiency
 from airvlm.bench.efficiency import Subject, measure, wide_subject
-from airvlm.bench.wide import K, WideLlava
+from airvlm.bench.wide import K, WideLlava, wide_llava
 from airvlm.methods.base import Method
 from airvlm.methods.memvr import MemVR
 from airvlm.methods.vaf import VAF
@@ -76,6 +76,6 @@ def test_every_method_runs_on_the_wide_model(method: Any) -> None:
 
 def test_the_wide_model_has_the_widths_of_llava_7b() -> None:
     with torch.device("meta"):
-        config = WideLlava(layers=2, tower_layers=1).model.config
+        config = wide_llava(layers=2, tower_layers=1).config
     assert (config.text_config.hidden_size, config.text_config.intermediate_size, K) == (4096, 11008, 576)
     assert config.vision_config.hidden_size == 1024

@@ -122,7 +122,7 @@ def test_several_end_tokens_end_an_answer(vlm, monkeypatch):
     [period] = vlm.processor.tokenizer(" a.", add_special_tokens=False)["input_ids"][-1:]
     monkeypatch.setattr(vlm.model.generation_config, "eos_token_id", [*vlm.end_ids, period])
     texts = compare(vlm, captions(4), None, TraceRequest("eos-bias", (-6.0, -3.0, 0.0, 2.0)), (64,))
-    assert texts > 6
+    assert texts >= 4  # an answer of each image that a bias changes
 
 
 @pytest.mark.slow

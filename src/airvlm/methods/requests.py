@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from airvlm.methods.base import Method
 from airvlm.methods.composed import Composed
 from airvlm.methods.controls import OtherImage
+from airvlm.methods.direction_controls import OtherDirections
 from airvlm.methods.names import METHODS, build_method
 
 __all__ = ["MethodLimits", "method_from_names", "method_from_request"]
@@ -98,8 +99,8 @@ class _Builder:
         kind = Composed if name == Composed.name else METHODS.get(name)
         if kind is None:
             raise ValueError(f"unknown method {_shorten(name)}; there are {', '.join(METHODS)}")
-        if kind is OtherImage:
-            raise ValueError("other-image uses another image of the batch, which may belong to another client")
+        if kind in (OtherImage, OtherDirections):
+            raise ValueError(f"{name} uses another image of the batch, which may belong to another client")
         if kind is not Composed:
             self.parts += 1
         if self.parts > self.limits.parts:
@@ -135,8 +136,8 @@ class _Builder:
         if isinstance(value, list):
             if len(value) > LONGEST:
                 raise ValueError(f"{where}: more than {LONGEST} values")
-            if any(isinstance(each, list) for each in value):
-                raise ValueError(f"{where}: a list cannot hold lists")
+            if any(isinstance(each, list) and any(isinstance(x, list | Mapping) for x in each) for each in value):
+                raise ValueError(f"{where}: the lists of a list hold plain values only")
             return tuple(self._value(where, each, hint, depth) for each in value)
         if isinstance(value, str) and value not in _words(hint):
             # also where the type is any string: it could be a path
