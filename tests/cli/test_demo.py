@@ -22,7 +22,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
 
 @pytest.fixture
 def no_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo, "PHOTOGRAPHS", {})
 
 
 @pytest.mark.usefixtures("no_photographs")
@@ -40,7 +40,7 @@ def test_the_scene_is_judged_by_its_truth(run: Run) -> None:
 def test_no_file_is_written_unless_asked_for(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("demo", *OPTIONS)
-    assert done.out.rstrip().splitlines()[-1] == demo.NO_PHOTOGRAPH
+    assert done.code == 0
     assert not list(tmp_path.iterdir())
     told = run("demo", "--json", "-o", "drawings", *OPTIONS).json
     with Image.open(told["results"][0]["drawing"]) as drawing:
@@ -68,7 +68,6 @@ def test_a_photograph_that_cannot_be_read_fails_before_a_model_is_loaded(
 
 
 def test_free_photographs_come_with_their_credit_and_the_rate(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("skimage")
     _, *results = run("demo", "--json", *OPTIONS).json["results"]
     assert [Path(result["image"]).name for result in results] == list(demo.PHOTOGRAPHS)
     assert all("public domain" in result["credit"] or "CC0" in result["credit"] for result in results)

@@ -16,7 +16,6 @@ from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 FOR_DEVELOPERS = {"dev", "docs", "test"}
-IMPORTED_AS = {"scikit-image": "skimage"}
 
 
 def requirements(lines: list[str]) -> set[str]:
@@ -128,7 +127,7 @@ def test_extras_are_those_of_the_package_with_their_modules() -> None:
     extras = {extra.name: set(extra.modules) for extra in info.EXTRAS}
     for name, lines in project["optional-dependencies"].items():
         if name not in FOR_DEVELOPERS and requirements(lines):
-            assert extras[name] == {IMPORTED_AS.get(n, n.replace("-", "_")) for n in requirements(lines)}, name
+            assert extras[name] == {n.replace("-", "_") for n in requirements(lines)}, name
     assert set(info.CORE) == requirements(project["dependencies"])
 
 

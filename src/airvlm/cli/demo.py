@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,10 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 SCENE = "test-1275"
-# Free photographs inside scikit-image that show objects of COCO, and what people see in them.
+FOLDER = Path(__file__).parents[1] / "serve" / "photographs"
+# Free photographs that show objects of COCO, and what people see in them.
 PHOTOGRAPHS = {
-    "astronaut.png": (("person",), "NASA, public domain, from scikit-image"),
-    "coffee.png": (("cup", "spoon", "dining table"), "Rachel Michetti, CC0, from scikit-image"),
+    "astronaut.webp": (("person",), "NASA, public domain, from scikit-image"),
+    "coffee.webp": (("cup", "spoon", "dining table"), "Rachel Michetti, CC0, from scikit-image"),
 }
 # Measured under crop-blend with its defaults: the whole test split of scenes, and the first 1,000 test photographs. All
 # 5,000 were measured with 12 crops (experiments/notes/photographs.md).
@@ -38,7 +38,6 @@ RATES = {
     "With 12 crops in place of 4, over all 5,000: 1,600 change, 55.5 % name an object that is not there, 49.4 % under "
     "crop-blend, and recall falls from 63.8 to 62.3 %.",
 }
-NO_PHOTOGRAPH = "To see photographs: airvlm demo --image photo.jpg, or pip install 'airvlm[photos]'"
 
 
 def demo(
@@ -55,7 +54,7 @@ def demo(
     """Describe a scene and photographs with and without a method.
 
     The scene is described by the embedded model tiny, the photographs by photo. Objects that are not in the image are
-    shown in red. Photographs come with the extra photos, or are yours (--image).
+    shown in red. The photographs come with the package, or are yours (--image).
 
     \b
     Examples:
@@ -76,16 +75,13 @@ def demo(
     if not json:
         _print_result(results[0])
         _print_note(RATES["tiny"] if default and scene == SCENE else "")
-    vlm = common.load_model(ModelOptions(model="photo")) if photographs else None
+    vlm = common.load_model(ModelOptions(model="photo"))
     for photograph in photographs:
-        assert vlm is not None, "loaded for photographs"
         results.append(_describe(vlm, photograph, method, output))
         if not json:
             _print_result(results[-1])
     if json:
         emit({"method": method.to_json(), "results": [result.to_json() for result in results]})
-    elif not photographs:
-        _print_note(NO_PHOTOGRAPH)
     else:
         _print_note(RATES["photo"] if default else "")
 
@@ -131,17 +127,13 @@ def _find_scene(name: str) -> tiny.BundledScene:
 
 
 def _find_photographs(given: list[str] | None) -> list[Shown]:
-    """The user's photographs, or those inside scikit-image; none if there are neither."""
+    """The user's photographs, or those of the package."""
     if given:
         images = common.read_images(given, allow_urls=False, model="photo")
         return [Shown("photograph", name, image, None) for name, image in zip(given, images, strict=True)]
-    found = find_spec("skimage")  # its files are enough: importing the package takes seconds
-    folders = [Path(folder) / "data" for folder in (found.submodule_search_locations or ())] if found else []
     return [
-        Shown("photograph", str(folder / name), common.read_image(str(folder / name), False), truth, credit)
-        for folder in folders
+        Shown("photograph", str(FOLDER / name), common.read_image(str(FOLDER / name), False), truth, credit)
         for name, (truth, credit) in PHOTOGRAPHS.items()
-        if (folder / name).is_file()
     ]
 
 

@@ -374,7 +374,6 @@ EXTRAS = (
     Extra("nltk", "the tagger that chair --variant wordnet and amber use", ("nltk",)),
     Extra("xlsx", "benchmarks and predictions in .xlsx files", ("openpyxl",)),
     Extra("judge", "benchmarks that a judge grades", ("openai",)),
-    Extra("photos", "photographs for airvlm demo", ("skimage",)),
     Extra("serve", "airvlm serve", ("fastapi", "uvicorn", "prometheus_client")),
     Extra("web", "airvlm serve --page", ("gradio",)),
     Extra(
