@@ -257,7 +257,9 @@ def check_off_is_vanilla(subject: MethodOnFamily) -> None:
         inside = _logits(family)
         with _active(family, method):
             _logits(family)
-        assert torch.equal(_logits(family), inside), "after an inner block the outer block's logits differ"
+        # Close and not equal: crops that have left the cache meanwhile are encoded again, in another batch.
+        same = torch.allclose(_logits(family), inside, rtol=1e-4, atol=1e-4)
+        assert same, "after an inner block the outer block's logits differ"
     assert torch.equal(_logits(family), before), "after the block the model's logits differ"
     assert _state(model) == state, "the block leaves hooks, attributes or a changed config behind"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
@@ -20,6 +21,9 @@ PROCESSORS = {"qwen": QwenVLProcessor, "chatglm": Glm4VProcessor}
 model_types = pytest.mark.parametrize("model_type", tiny.MODELS)
 
 
+@pytest.mark.skipif(
+    int(PIL.__version__.split(".")[0]) < 13, reason="the golden pixels are of Pillow 13's bicubic filter"
+)
 @pytest.mark.parametrize("model", ["qwen_vl", "glm_4v"])
 def test_pixels_equal_the_original_bit_for_bit(model: str) -> None:
     folder = golden.folder(model)
