@@ -5,17 +5,14 @@ It loads nothing and runs no script but its own.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from xml.sax.saxutils import escape
 
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.leaderboard.board import Board, Row, describe, figure_text, gain_text
 from airvlm.reporting.answers import AnswerCard, answer_cards
-from airvlm.reporting.tables import templates
+from airvlm.reporting.page import render_page
 from airvlm.tiny import BundledScene
 
 __all__ = ["cost_plot", "forest_plot", "leaderboard_html"]
@@ -35,11 +32,6 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
     """
     from markupsafe import Markup
 
-    folder = Path(__file__).parents[1] / "reporting" / "templates"
-    style = (folder / "page.css").read_text(encoding="utf-8")
-    own = Path(__file__).parent / "page.js"
-    script = own.read_text(encoding="utf-8")
-    code = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     boards = []
     for key, setup in board.setups.items():
         ranked = board.ranked(key)
@@ -60,20 +52,14 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
             }
         )
     methods = {row.name: row for row in board.rows if row.name != VANILLA}
-    page: str = (
-        templates()
-        .get_template("leaderboard.html")
-        .render(
-            board=board,
-            policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{code}'",
-            style=Markup(style),  # style and script are files of this package
-            script=Markup(script),
-            boards=boards,
-            methods=sorted(methods.values(), key=lambda row: (row.site, row.name)),
-            cards=[card for run in runs for card in _cards(run, answers)],
-        )
+    return render_page(
+        "leaderboard.html",
+        "leaderboard.js",
+        board=board,
+        boards=boards,
+        methods=sorted(methods.values(), key=lambda row: (row.site, row.name)),
+        cards=[card for run in runs for card in _cards(run, answers)],
     )
-    return page
 
 
 def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:

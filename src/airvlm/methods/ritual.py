@@ -24,7 +24,7 @@ from torch import Tensor
 
 from airvlm.methods.base import option
 from airvlm.methods.templates.attention import AttentionIntervention
-from airvlm.methods.templates.contrastive import ContrastiveIntervention, ContrastiveMethod
+from airvlm.methods.templates.contrastive import ContrastiveIntervention, ContrastiveMethod, OnlySampling
 from airvlm.methods.views import SAFE, VIEWS, View, edit_views, find_grid, original_images, quadrants, view
 from airvlm.runtime.attention import AttentionChange, fit_keys
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
@@ -71,23 +71,7 @@ class RITUAL(ContrastiveMethod):
         return 1 / total, self.alpha / total
 
     def start(self, context: Context) -> Intervention:
-        return _OnlySampling(self, context) if self.faithful else ContrastiveIntervention(self, context)
-
-
-class _OnlySampling(ContrastiveIntervention):
-    """The published code replaces `sample` alone: greedy decoding and beams are not changed."""
-
-    sampling = True  # or a plain pass
-
-    def on_call(self, call: GenerateCall) -> None:
-        super().on_call(call)
-        self.sampling = bool(call.option("do_sample", False))
-
-    def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
-        return super().logits(fp, logits) if self.sampling else None
-
-    def inactive_reason(self, row: int | None) -> str:
-        return "tokens are not sampled, where the published code does nothing (faithful=True)"
+        return OnlySampling(self, context) if self.faithful else ContrastiveIntervention(self, context)
 
 
 @dataclass(frozen=True)

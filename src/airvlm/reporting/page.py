@@ -22,7 +22,7 @@ from airvlm.reporting.plots import available
 from airvlm.reporting.tables import Table, rows_to_csv, summarize, sweep_table, task_table, templates
 from airvlm.storage.atomic import write_atomically
 
-__all__ = ["Report", "report_csv", "report_html", "report_latex", "report_markdown", "write_report"]
+__all__ = ["Report", "render_page", "report_csv", "report_html", "report_latex", "report_markdown", "write_report"]
 
 SECTIONS = (("full", "Tables"), ("plots", "Plots"), ("answers", "Answers"), ("settings", "Settings"))
 
@@ -93,10 +93,6 @@ def write_report(runs: Sequence[Results], folder: str | Path, *, answers: int = 
 
 
 def report_html(report: Report, answers: int = 40) -> str:
-    from markupsafe import Markup
-
-    folder = Path(__file__).parent / "templates"
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     cards, counts = [], []
     for run in report.runs:
         for name, task in run.tasks.items():
@@ -106,24 +102,36 @@ def report_html(report: Report, answers: int = 40) -> str:
             counts.append((title, len(made), len(task.items)))
     shown = {"full": report.tables, "answers": cards, "settings": True}
     shown["plots"] = bool(report.figures) or not available()
-    code = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render_page(
+        "page.html",
+        "page.js",
+        report=report,
+        sections=SECTIONS,
+        shown=shown,
+        cards=cards,
+        counts="; ".join(f"{title}: {k} of {n}" for title, k, n in counts),
+        tasks=[title for title, _, _ in counts],
+        settings=[(run.model_name, [(name, _dump(value)) for name, value in _settings(run)]) for run in report.runs],
+    )
+
+
+def render_page(template: str, script: str, **values: Any) -> str:
+    """A page that loads nothing, and whose policy allows no script but its own.
+
+    Args:
+        template: its template in `templates/`.
+        script: its script there.
+        values: what the template shows; every text is escaped.
+    """
+    from markupsafe import Markup
+
+    folder = Path(__file__).parent / "templates"
+    style, code = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", script))
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    # style and script are files of this package
     page: str = (
-        templates()
-        .get_template("page.html")
-        .render(
-            report=report,
-            policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{code}'",
-            style=Markup(style),  # style and script are files of this package
-            script=Markup(script),
-            sections=SECTIONS,
-            shown=shown,
-            cards=cards,
-            counts="; ".join(f"{title}: {k} of {n}" for title, k, n in counts),
-            tasks=[title for title, _, _ in counts],
-            settings=[
-                (run.model_name, [(name, _dump(value)) for name, value in _settings(run)]) for run in report.runs
-            ],
-        )
+        templates().get_template(template).render(policy=policy, style=Markup(style), script=Markup(code), **values)
     )
     return page
 
