@@ -304,6 +304,10 @@ def _picture() -> str:
     [
         ({"name": "crop-blend", "num_crops": 65}, "at most 64"),
         ({"name": "air", "num_crops": 4096}, "at most 64"),
+        ({"name": "code", "tokens": 1000000}, "code.tokens: give an integer of at most 512"),
+        ({"name": "opera", "candidates": 100000}, "opera.candidates: give an integer of at most 16"),
+        ({"name": "crg", "boxes": [[[0, 0, 1, 1]]]}, "plain values only"),
+        ({"name": "other-directions", "method": {"name": "vista"}}, "may belong to another client"),
         ({"num_crops": 65}, "at most 64"),
         ({"name": "random-crops", "method": {"name": "crop-blend", "num_crops": 65, "keep": 1}}, "at most 64"),
         ({"name": "composed", "methods": [{"name": "vcd"}] * 5}, "more than 4 methods"),

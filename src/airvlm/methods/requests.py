@@ -21,6 +21,7 @@ __all__ = ["MethodLimits", "method_from_names", "method_from_request"]
 
 VANILLA = "vanilla"
 LONGEST = 64  # characters of a name, an option or a word; values of a list
+COSTLY = {"tokens": 512, "candidates": 16}  # options that multiply the work of a request, and their largest values
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,9 @@ class _Builder:
             if key not in known:
                 raise ValueError(f"{who} has no option {_shorten(key)}; it has {', '.join(known) or 'none'}")
         values = {key: self._value(f"{who}.{key}", value, hints.get(key), depth) for key, value in given.items()}
-        if not isinstance(crops := values.get("num_crops", 0), int) or crops > self.limits.crops:
-            raise ValueError(f"{who}.num_crops: give an integer of at most {self.limits.crops}")
+        for key, most in {"num_crops": self.limits.crops, **COSTLY}.items():
+            if not isinstance(number := values.get(key, 0), int) or number > most:
+                raise ValueError(f"{who}.{key}: give an integer of at most {most}")
         return values
 
     def _value(self, where: str, value: Any, hint: Any, depth: int) -> Any:
