@@ -1,1 +1,1 @@
-"""Scripts for those who work on airvlm; nothing of the package imports them."""
+"""Scripts for those who work on airvlm; the package imports none of them."""

@@ -12,7 +12,7 @@ import airvlm
 from airvlm.evaluation.plan import TaskSpec
 from airvlm.evaluation.results import VANILLA, Results, TaskResults
 from airvlm.evaluation.statistics import Estimate
-from airvlm.reporting.tables import Cell, Column, Table, number, signed, task_title
+from airvlm.reporting.tables import Cell, Column, Table, format_signed, number, task_title
 from airvlm.tasks.judges.judge import NoJudge
 from experiments.reproduce.paper import PaperPart, PaperRow, PublishedTable, paper_facts, rows_of
 
@@ -246,9 +246,9 @@ def comparison_table(task: TaskResults, cells: Sequence[Compared], model: str, s
             number(one.ours.value),
             bounds(one.ours, number),
             mark(one.differs),
-            "" if one.paper_change is None else signed(one.paper_change),
-            "" if one.change is None else signed(one.change.value),
-            bounds(one.change, signed),
+            "" if one.paper_change is None else format_signed(one.paper_change),
+            "" if one.change is None else format_signed(one.change.value),
+            bounds(one.change, format_signed),
             mark(one.change_differs),
         )
         label = one.row if one.row == one.label else f"{one.row}: {one.label}"

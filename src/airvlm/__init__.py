@@ -17,8 +17,8 @@ if _TYPE_CHECKING:
     from airvlm.inputs.remember import unwrap as unwrap
     from airvlm.inputs.remember import wrap as wrap
     from airvlm.integrations.attach import attach as attach
-    from airvlm.integrations.attach import attached as attached
     from airvlm.integrations.attach import detach as detach
+    from airvlm.integrations.attach import get_attachment as get_attachment
     from airvlm.integrations.pipeline import pipeline as pipeline
     from airvlm.methods import *  # noqa: F403
     from airvlm.models.parts import ModelParts as ModelParts
@@ -55,7 +55,7 @@ _MODULES = {
     "airvlm.models.loading": "LoadError",
     "airvlm.inputs.images": "BadImage",
     "airvlm.inputs.remember": "unwrap wrap",
-    "airvlm.integrations.attach": "attach attached detach",
+    "airvlm.integrations.attach": "attach detach get_attachment",
     "airvlm.integrations.pipeline": "pipeline",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

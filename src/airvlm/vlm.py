@@ -406,7 +406,7 @@ class VLM:
             criterion = StopTexts(self.processor.tokenizer, stops, length)
             given = generation.get("stopping_criteria") or ()
             generation["stopping_criteria"] = StoppingCriteriaList([*given, criterion])
-        with torch.no_grad(), _seeded(seed, self.model.device), self._session(method, rows) as session:
+        with torch.no_grad(), _use_seed(seed, self.model.device), self._session(method, rows) as session:
             ids = self.model.generate(**inputs, **generation)
         return ids[:, length:], None if session is None else session.report
 
@@ -452,7 +452,7 @@ def _without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+def _use_seed(seed: int | None, device: torch.device) -> Iterator[None]:
     """Random numbers from `seed` alone, leaving the generators as they were; None changes nothing."""
     if seed is None:
         yield

@@ -58,7 +58,7 @@ def test_shards_together_are_the_whole(tmp_path, capsys):
         assert run(["evaluate", "fake-captions", "--output", str(tmp_path), "--shard", f"{i}/2", "--json"]) == 0
     assert "shard 1/2 is done" in capsys.readouterr().err
     task = Results.load(tmp_path).tasks["fake-captions"]
-    assert task.unanswered("vanilla") == task.unanswered("crop-blend") == 0
+    assert task.count_unanswered("vanilla") == task.count_unanswered("crop-blend") == 0
 
 
 def test_failures_end_with_code_one_and_lines_that_say_why(tmp_path, capsys, monkeypatch):

@@ -22,7 +22,7 @@ from airvlm.data import (
     get_status,
     verify_data,
 )
-from airvlm.storage.jsonl import locked
+from airvlm.storage.jsonl import lock_file
 from tests.data_sets import sources
 from tests.data_sets.server import DataServer, Fault, make_image
 
@@ -125,7 +125,7 @@ def test_a_process_waits_for_the_one_that_fetches(server: DataServer, pope: Need
     """A second process starts while the first holds the lock; it finds the data complete and asks for nothing."""
     folder = get_data_folder() / "pope"
     folder.mkdir(parents=True)
-    with locked(folder):
+    with lock_file(folder):
         command = [sys.executable, "-c", "from airvlm.data import find_data; print(find_data('pope'))"]
         second = subprocess.Popen(
             command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

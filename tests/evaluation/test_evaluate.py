@@ -53,7 +53,7 @@ def undisturbed(fake_names, tmp_path_factory) -> dict[str, dict]:
 def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
     task = run(tmp_path).tasks["fake-captions"]
     assert list(task.methods) == [VANILLA, "better"]
-    assert task.unanswered(VANILLA) == task.unanswered("better") == 0
+    assert task.count_unanswered(VANILLA) == task.count_unanswered("better") == 0
 
 
 def test_the_bar_counts_what_other_processes_answer_meanwhile(tmp_path, monkeypatch):
@@ -146,20 +146,20 @@ def test_a_failing_item_is_an_error_of_its_own_and_its_neighbours_are_answered(t
     task = run(tmp_path, FakeVLM(fails=["test/5.png"]), tasks=["fake-captions"]).tasks["fake-captions"]
     [failed] = [record for record in task.records("better") if record.error]
     assert failed.text is None and failed.error == "ValueError: cannot see test/5.png"
-    assert task.failed("better") == 1 and task.scores("better").n == 39
+    assert task.count_failed("better") == 1 and task.scores("better").n == 39
     assert any("1 of 40 answers failed, the first with ValueError" in problem for problem in task.problems())
 
 
 def test_a_failed_item_is_tried_again_by_the_next_run(tmp_path, undisturbed):
     run(tmp_path, FakeVLM(fails=["test/5.png"]))
     healed = run(tmp_path)
-    assert healed.problems() == [] and healed.tasks["fake-captions"].failed("better") == 0
+    assert healed.problems() == [] and healed.tasks["fake-captions"].count_failed("better") == 0
 
 
 def test_one_failure_in_more_than_a_hundred_is_tolerated_and_counted(tmp_path, monkeypatch):
     monkeypatch.setitem(REGISTRY, "many", lambda data=None: FakeCaptions(n=200))
     found = run(tmp_path, FakeVLM(fails=["test/5.png"]), tasks=["many"], curve=False)
-    assert found.problems() == [] and found.tasks["many"].failed("better") == 1
+    assert found.problems() == [] and found.tasks["many"].count_failed("better") == 1
 
 
 def test_answers_that_cannot_be_read_are_a_problem(tmp_path):
@@ -205,7 +205,7 @@ def test_a_curve_that_was_drawn_on_fewer_items_is_finished_on_more(tmp_path):
     assert "eos-bias:bias=9" in run(tmp_path, tasks=[few], methods=methods).tasks["fake-captions"].curve
     task = run(tmp_path, tasks=["fake-captions"], methods=methods).tasks["fake-captions"]
     assert "eos-bias:bias=9" in task.curve
-    assert [task.unanswered(label) for label in task.curve] == [0] * len(task.curve)
+    assert [task.count_unanswered(label) for label in task.curve] == [0] * len(task.curve)
 
 
 def test_a_run_is_read_back_from_its_folder_alone(tmp_path):
@@ -213,8 +213,8 @@ def test_a_run_is_read_back_from_its_folder_alone(tmp_path):
     read = Results.load(tmp_path)
     for name, task in made.tasks.items():
         assert read.tasks[name].scores("better").metrics == task.scores("better").metrics
-        assert read.tasks[name].changed("better") == task.changed("better") > 0
-        assert read.tasks[name].fired("better") == len(task.items)
+        assert read.tasks[name].count_changed("better") == task.count_changed("better") > 0
+        assert read.tasks[name].count_fired("better") == len(task.items)
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ def test_one_import_evaluates_and_returns_a_frame(tmp_path):
     assert (chair["difference"], chair["difference_high"]) == (difference.value, difference.high)
     at = task.at_equal("better:bias=0.7")["CHAIR_S"]
     assert (chair["at_equal"], chair["held_equal"]) == (at.difference.value, "recall")
-    assert chair["fired"] == 30 and chair["changed"] == task.changed("better:bias=0.7") > 0
+    assert chair["fired"] == 30 and chair["changed"] == task.count_changed("better:bias=0.7") > 0
     assert json.loads(chair["method_json"]) == {"name": "better", "bias": 0.7, "fires": True}
     assert (chair["model"], chair["fingerprint"], chair["split"], chair["limit"]) == ("fake", "fake-1", "test", 30)
     assert chair["tokens"] > 0 and chair["variant"] == ""
@@ -405,7 +405,7 @@ def test_no_progress_bar_is_written_into_a_file(tmp_path, capsys):
 def test_a_model_is_given_by_a_function_that_loads_it(tmp_path):
     devices = []
     found = run(tmp_path, lambda device: (devices.append(device), FakeVLM())[1], tasks=["fake-captions"], curve=False)
-    assert devices == [None] and found.tasks["fake-captions"].unanswered("better") == 0
+    assert devices == [None] and found.tasks["fake-captions"].count_unanswered("better") == 0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ out, methods = pathlib.Path({out!r}), {{"better": fakes.FakeMethod("better", 0.7
 while len(list(out.glob("ready-*"))) < 2:  # both at the start, so that both get to work
     time.sleep(0.01)
 run = airvlm.evaluate(vlm, ["fake-captions"], methods, out=out, progress=False, batch_size=16)
-seen = f"{{sum(vlm.sizes)}} {{run.tasks['fake-captions'].unanswered('better')}}"
+seen = f"{{sum(vlm.sizes)}} {{run.tasks['fake-captions'].count_unanswered('better')}}"
 (out / f"rank-{{shard.index}}").write_text(seen)
 """
 

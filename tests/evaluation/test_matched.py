@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.matched import STEPS, at_strength, controlled, is_control, search_strength
+from airvlm.evaluation.matched import STEPS, at_strength, is_control, remove_control, search_strength
 from airvlm.evaluation.results import Results
 from airvlm.methods import AIR, Composed, CropBlend, EOSBias, MeanToken, Method, OtherImage, get_method, option
 from airvlm.methods.controls import Wrapper
@@ -42,8 +42,8 @@ def test_a_goal_within_reach_is_met_closely(power, target):
 
 def test_a_control_controls_the_method_that_it_wraps_beside_the_same_others():
     inner = CropBlend(keep=2, weight=0.2)
-    assert controlled(OtherImage(inner)) == inner
-    assert controlled(Composed(OtherImage(inner), EOSBias(-3.0))) == Composed(inner, EOSBias(-3.0))
+    assert remove_control(OtherImage(inner)) == inner
+    assert remove_control(Composed(OtherImage(inner), EOSBias(-3.0))) == Composed(inner, EOSBias(-3.0))
     assert is_control(OtherImage(inner)) and is_control(Composed(MeanToken(inner), EOSBias()))
     assert not is_control(inner) and not is_control(None) and not is_control(Composed(inner, EOSBias()))
 
@@ -106,7 +106,7 @@ def test_a_control_is_asked_at_its_own_and_at_the_matched_strength(tmp_path):
     assert facts["controls"] == "strong" and facts["changed"]["split"] == "calibration"
     strength = float(facts["strength"].removeprefix("weight="))
     assert strength > 0.4 and facts["label"] == f"weak(strong:weight={strength})"
-    own, strong = found.changed("weak(strong)"), found.changed(facts["label"])
+    own, strong = found.count_changed("weak(strong)"), found.count_changed(facts["label"])
     assert own < strong and found.at_equal(facts["label"])
     assert list(found.methods) == ["vanilla", "strong", "weak(strong)"]  # it is a column, not a row
     assert Results.load(tmp_path).tasks["fake-captions"].matched == found.matched

@@ -193,14 +193,14 @@ def test_a_failed_image_is_an_error_of_every_bias_and_is_tried_again(tmp_path):
     bad = spec.items[3]
     vlm.fails = {str(bad.image)}
     [task] = run(tmp_path, vlm).tasks.values()
-    assert {label: task.failed(label) for label in (*task.methods, *task.curve)} == dict.fromkeys(
+    assert {label: task.count_failed(label) for label in (*task.methods, *task.curve)} == dict.fromkeys(
         (*task.methods, *task.curve), 1
     )
-    assert task.unanswered("eos-bias:bias=1") == 0 and len(task.curve_labels()) == 6
+    assert task.count_unanswered("eos-bias:bias=1") == 0 and len(task.curve_labels()) == 6
     assert not any(what in ("vanilla", "eos-bias:bias=1.0") for what, _ in vlm.asked)  # not asked bias by bias
     better = WordsVLM()
     [task] = run(tmp_path, better).tasks.values()
-    assert task.failed(VANILLA) == task.failed("eos-bias:bias=1") == 0 and better.asked
+    assert task.failed(VANILLA) == task.count_failed("eos-bias:bias=1") == 0 and better.asked
 
 
 @pytest.mark.parametrize("count", [2, 3])

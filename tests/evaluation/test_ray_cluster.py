@@ -113,7 +113,7 @@ def test_a_batch_that_always_kills_its_worker_ends_as_an_error_of_its_items(ray_
     found = run(tmp_path / "out", load, tasks=["fake-captions"], methods={}, workers=1).tasks["fake-captions"]
     errors = {record.error for record in found.records("vanilla") if record.error}
     assert errors == {"the worker died 3 times on this batch"}
-    assert found.failed("vanilla") == 16 and found.unanswered("vanilla") == 0
+    assert found.count_failed("vanilla") == 16 and found.count_unanswered("vanilla") == 0
     assert len(list((tmp_path / "deaths").iterdir())) == 3
 
 

@@ -43,7 +43,7 @@ def test_resampling_by_image_equals_resampling_the_items_themselves():
     draws = Draws(images, draws=50)
     place = [draws.groups.index(p) for p in images]
     by_item = many.resample("accuracy", draws.weights[:, place])
-    np.testing.assert_allclose(Sample(many, draws).drawn("accuracy"), by_item)
+    np.testing.assert_allclose(Sample(many, draws).resample("accuracy"), by_item)
 
 
 def test_a_difference_is_paired_so_equal_answers_give_exactly_zero():

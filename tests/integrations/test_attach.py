@@ -52,14 +52,14 @@ def test_attached_equals_a_block_and_detached_equals_before(family: str) -> None
     inputs = processor(text=[TEXT], images=[[image]])
     for _ in range(2):
         assert torch.equal(scores(model, inputs), expected)
-    attachment = airvlm.attached(model)
+    attachment = airvlm.get_attachment(model)
     assert attachment is not None
     assert attachment.report is not None
     assert attachment.report.fired
     assert count_hooks(model) == hooks
 
     assert airvlm.detach(model) is model
-    assert airvlm.attached(model) is None
+    assert airvlm.get_attachment(model) is None
     assert torch.equal(scores(model, inputs), vanilla)
     assert type(model) is kind
     assert set(model.__dict__) == state
@@ -72,7 +72,7 @@ def test_a_call_without_an_image_is_the_models_own_and_says_so() -> None:
     vanilla = scores(model, inputs)
     airvlm.attach(model, processor, BLEND)
     assert torch.equal(scores(model, inputs), vanilla)
-    attachment = airvlm.attached(model)
+    attachment = airvlm.get_attachment(model)
     assert attachment is not None
     assert attachment.report is not None
     assert attachment.report.reason == "this call shows no image"
@@ -133,7 +133,7 @@ def test_a_block_replaces_the_attached_method_while_it_is_open() -> None:
     with VAF()(model, processor) as run:
         assert torch.equal(scores(model, inputs), expected)
     assert run.calls == 1
-    attachment = airvlm.attached(model)
+    attachment = airvlm.get_attachment(model)
     assert attachment is not None
     assert attachment.report is None
 

@@ -51,7 +51,7 @@ def test_methods_whose_intervals_overlap_share_a_rank() -> None:
         row("bad", -5.0, -7.0, -3.0),
         row("failed", None, None, None, note="3 of 100 answers failed"),
     ]
-    found = [(rank, one.method) for rank, one in board(*rows).ranked(KEY)]
+    found = [(rank, one.method) for rank, one in board(*rows).rank_rows(KEY)]
     # "unclear" is beaten by "good" alone, vanilla by both
     expected = [(1, "good"), (1, "also good"), (2, "unclear"), (3, "vanilla"), (5, "bad"), (None, "failed")]
     assert found == expected
@@ -142,10 +142,10 @@ def test_the_board_of_an_evaluation_says_what_its_table_says(tmp_path: Path) -> 
     made = Board.of(results, submitted_by="me")
     (key,) = made.setups
     task = results.tasks["tiny-chair"]
-    rows = {r.method: r for _, r in made.ranked(key)}
+    rows = {r.method: r for _, r in made.rank_rows(key)}
     assert set(rows) == {"vanilla", "crop-blend", "air"}
     assert rows["crop-blend"].metrics == pytest.approx(task.scores("crop-blend").metrics)
-    assert rows["crop-blend"].changed == task.changed("crop-blend") / 4
+    assert rows["crop-blend"].changed == task.count_changed("crop-blend") / 4
     at = task.at_equal("crop-blend")["CHAIR_S"].difference
     assert rows["crop-blend"].gain == pytest.approx(-at.value)  # lower CHAIR is better
     assert rows["air"].acted == 0 and "distance" in rows["air"].note

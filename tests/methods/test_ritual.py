@@ -53,7 +53,9 @@ def test_every_step_is_the_sum_of_two_plain_passes(ritual: RITUAL, family: str) 
         out = generate(model, batch)
     l = logits_of(model, processor, rows, out.sequences, lambda image: image).double().numpy()
     other = (
-        logits_of(model, processor, rows, out.sequences, lambda image: ritual.transformed(image, content_key(image)))
+        logits_of(
+            model, processor, rows, out.sequences, lambda image: ritual.transform_image(image, content_key(image))
+        )
         .double()
         .numpy()
     )
@@ -90,9 +92,9 @@ def test_faithful_is_unnormalized_unseeded_and_only_samples(monkeypatch: pytest.
     assert RITUAL(faithful=True).weights(None, [], None) == (1, 3)  # type: ignore[arg-type]
     assert RITUAL().weights(None, [], None) == (0.25, 0.75)  # type: ignore[arg-type]
     image = rows[0][1][0]
-    assert RITUAL().transformed(image, "a").tobytes() == RITUAL().transformed(image, "a").tobytes()
+    assert RITUAL().transform_image(image, "a").tobytes() == RITUAL().transform_image(image, "a").tobytes()
     random.seed(0)
-    seen = {RITUAL(faithful=True).transformed(image, "a").tobytes() for _ in range(8)}
+    seen = {RITUAL(faithful=True).transform_image(image, "a").tobytes() for _ in range(8)}
     assert len(seen) > 4
 
 

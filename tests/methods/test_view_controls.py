@@ -33,7 +33,7 @@ def test_augmentation_is_the_mean_of_log_probabilities(family: str) -> None:
     tta = TestTimeAugmentation(views=2, seed=7)
     views = [last_logits(family, rows)]
     for number in range(2):
-        seen = [(text, [tta.transformed(i, content_key(i), number) for i in images]) for text, images in rows]
+        seen = [(text, [tta.transform_image(i, content_key(i), number) for i in images]) for text, images in rows]
         views.append(last_logits(family, seen))
     expected = torch.stack([one.log_softmax(-1) for one in views]).mean(0)
     torch.testing.assert_close(under(tta, family, rows), expected, rtol=1e-3, atol=2e-3)

@@ -23,14 +23,14 @@ def opened(path: Path, **options: object) -> tuple[JsonLines, list[int]]:
 
 
 def add(lines: JsonLines, *numbers: int) -> None:
-    with lines.locked():
+    with lines.lock():
         lines.append([json.dumps({"n": n}).encode() for n in numbers])
 
 
 def test_a_writer_has_taken_what_others_wrote_before_it_writes(tmp_path):
     (one, of_one), (two, of_two) = opened(tmp_path / "a.jsonl"), opened(tmp_path / "a.jsonl")
     add(one, 1, 2)
-    with two.locked():
+    with two.lock():
         assert of_two == [1, 2]
         two.append([b'{"n": 3}'])
     one.refresh()
@@ -80,7 +80,7 @@ from airvlm.storage.jsonl import JsonLines, StoreError
 lines = JsonLines(sys.argv[1], lambda line: None)
 try:
     for n in range(int(sys.argv[2])):
-        with lines.locked():
+        with lines.lock():
             lines.append([json.dumps({"n": n, "padding": "x" * 3000}).encode()])
         print(n, flush=True)
 except StoreError as error:

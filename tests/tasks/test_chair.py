@@ -104,7 +104,7 @@ def test_an_image_that_the_truth_does_not_know_is_an_error(tmp_path: Path) -> No
     answers, names = tmp_path / "answers.jsonl", tmp_path / "names.json"
     answers.write_text('{"image_id": 5, "caption": "A dog"}\n')
     names.write_text('{"6": ["dog"]}')
-    with pytest.raises(ValueError, match="knows none of the images"):
+    with pytest.raises(ValueError, match="has none of the images"):
         score_file(Chair(), answers, names)
     names.write_text('{"5": ["unicorn"]}')
     with pytest.raises(ValueError, match="'unicorn' is not a COCO category"):

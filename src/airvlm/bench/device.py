@@ -1,6 +1,6 @@
 """`airvlm check --device`: the laws, synchronizations, speed and memory of every method on somebody's device.
 
-Whoever has a GPU runs one command and attaches what it writes to an issue. Nothing is downloaded: the laws are checked
+Run one command on a machine with a GPU, and attach the file to an issue. Nothing is downloaded: the laws are checked
 on small random models of every family, and speed is measured on a random LLaVA at the widths of the 7B model.
 """
 
@@ -27,7 +27,7 @@ from airvlm.methods.names import METHODS
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import small_models
 from airvlm.testing.laws import OK, run_law
-from airvlm.testing.method_laws import METHOD_LAWS, MethodOnFamily, registered, turn_off
+from airvlm.testing.method_laws import METHOD_LAWS, MethodOnFamily, register_for_now, turn_off
 
 __all__ = ["DeviceReport", "check_device", "count_synchronizations", "find_layers", "list_checked"]
 
@@ -126,7 +126,7 @@ def check_device(
             for family in families or small_models.list_families():
                 progress(f"laws of {name} on {family}")
                 subject = MethodOnFamily(family, method, turn_off(method))
-                with registered(method):
+                with register_for_now(method):
                     report.laws[name][family] = {
                         law.name: run_law(law, subject) for law in METHOD_LAWS if law.applies(subject)
                     }

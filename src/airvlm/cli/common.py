@@ -215,17 +215,17 @@ def _set_options(method: Method, values: dict[str, Any]) -> Method:
             raise ValueError(f"{method.label} has no option {name!r}; {hint}")
         by_part.setdefault(id(owners[0]), {})[name] = value
 
-    def replaced(part: Method) -> Method:
+    def replace_options(part: Method) -> Method:
         changes = dict(by_part.get(id(part), {}))
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             if field.name == "method":
-                changes["method"] = replaced(value)
+                changes["method"] = replace_options(value)
             elif field.name == "methods":
-                changes["methods"] = tuple(replaced(one) for one in value)
+                changes["methods"] = tuple(replace_options(one) for one in value)
         return dataclasses.replace(part, **changes) if changes else part
 
-    return replaced(method)
+    return replace_options(method)
 
 
 def _parts(method: Method) -> list[Method]:

@@ -121,7 +121,7 @@ def _conclude(results: Results, shard: Shard, *, plot: bool, markdown: bool, jso
     from airvlm.evaluation.sweeps import list_sweeps
     from airvlm.reporting.tables import sweep_table, task_table, task_title
 
-    left = sum(task.unanswered(label) for task in results.tasks.values() for label in task.methods)
+    left = sum(task.count_unanswered(label) for task in results.tasks.values() for label in task.methods)
     if not shard.gathers:
         if shard.helps:
             return  # the first process of the launch prints

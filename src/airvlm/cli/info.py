@@ -116,9 +116,9 @@ def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
 
 
 def _overview() -> tuple[Facts, list[Section]]:
-    installed = [extra.name for extra in EXTRAS if not extra.missing()]
-    absent = [extra.name for extra in EXTRAS if extra.missing()]
-    facts = {"version": __version__, "python": platform.python_version(), "models": _embedded()}
+    installed = [extra.name for extra in EXTRAS if not extra.list_missing()]
+    absent = [extra.name for extra in EXTRAS if extra.list_missing()]
+    facts = {"version": __version__, "python": platform.python_version(), "models": _list_embedded()}
     more = [
         ("airvlm demo", "see what a method does"),
         ("airvlm info methods", "all methods, one line each"),
@@ -169,7 +169,7 @@ def _megabytes(name: str) -> float:
     return round(sum(f.stat().st_size for f in Path(MODELS[name].model_path()).glob("*.safetensors")) / 1e6, 1)
 
 
-def _embedded() -> dict[str, Facts]:
+def _list_embedded() -> dict[str, Facts]:
     found = {}
     for name in MODELS:
         if card := _card(name):
@@ -180,7 +180,7 @@ def _embedded() -> dict[str, Facts]:
 
 def _embedded_rows() -> list[tuple[str, str]]:
     rows = []
-    for name, facts in _embedded().items():
+    for name, facts in _list_embedded().items():
         size = f"{(facts['parameters'] or 0) / 1e6:.1f} M parameters, {facts['megabytes']} MB"
         scores = ", ".join(f"{key} {value:.1f}" for key, value in (facts["scores"] or {}).items() if "-" not in key)
         rows += [(name, f"{facts['images']}; {size}"), ("", f"{scores} ({facts['scored on']})")]
@@ -210,7 +210,7 @@ def _models() -> tuple[Facts, list[Section]]:
         ("Families, by transformers' model type, with one checkpoint each", rows),
         ("Not supported", list(REFUSED.items())),
     ]
-    return {"embedded": _embedded(), "families": families, "refused": dict(REFUSED)}, sections
+    return {"embedded": _list_embedded(), "families": families, "refused": dict(REFUSED)}, sections
 
 
 def _model(name: str) -> tuple[Facts, list[Section]]:
@@ -355,13 +355,13 @@ class Extra:
     modules: tuple[str, ...]  # what must be importable
     install: str = ""  # the command; by default the extra of this name
 
-    def missing(self) -> list[str]:
+    def list_missing(self) -> list[str]:
         """Modules that are not installed."""
         return [module for module in self.modules if find_spec(module) is None]
 
     def to_json(self) -> Facts:
         command = self.install or f"pip install 'airvlm[{self.name}]'"
-        return {"name": self.name, "purpose": self.purpose, "missing": self.missing(), "install": command}
+        return {"name": self.name, "purpose": self.purpose, "missing": self.list_missing(), "install": command}
 
 
 EXTRAS = (

@@ -93,12 +93,12 @@ def _measure(
         vlm = load(None) if callable(load) else load
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
         if budget is not None:
-            methods |= _calibrated(vlm, tasks, methods, budget, folder, how)
+            methods |= _calibrate(vlm, tasks, methods, budget, folder, how)
         results = evaluation.evaluate(vlm, specs, methods, out=folder, command=current_command(), **spread.arguments())
     return Board.of(results, skipped=skipped, submitted_by=name), results, folder
 
 
-def _calibrated(
+def _calibrate(
     vlm: Any, tasks: list[str], methods: dict[str, Any], budget: str, folder: Path, how: dict[str, Any]
 ) -> dict[str, Any]:
     """Each method at the best setting that its budget finds, where that is not its default."""

@@ -264,7 +264,7 @@ def download_images(
 
 
 def download_image(url: str, path: Path) -> None:
-    """Download an image unless it is there already; what is no image is refused."""
+    """Download an image unless it is there already; anything else is refused."""
     if path.exists():
         return
     scratch = path.with_name(path.name + ".new")

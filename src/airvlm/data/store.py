@@ -21,7 +21,7 @@ from airvlm.data.download import DataUnreachable, check_room, hash_file, stop_on
 from airvlm.data.hub import is_offline
 from airvlm.storage.atomic import write_atomically
 from airvlm.storage.cache import cache_folder
-from airvlm.storage.jsonl import locked
+from airvlm.storage.jsonl import lock_file
 
 __all__ = ["Status", "fetch_data", "find_data", "get_data_folder", "get_status", "verify_data"]
 
@@ -123,7 +123,7 @@ def fetch_data(need: Need, say: Say | None = None) -> Path:
 @contextmanager
 def _wait_for_others(folder: Path, need: Need, say: Say) -> Iterator[None]:
     """Hold the data set's lock; say so if another process has it."""
-    lock = locked(folder)
+    lock = lock_file(folder)
     try:
         lock.acquire(timeout=0)
     except TimeoutError:

@@ -250,13 +250,13 @@ def split_task(spec: TaskSpec) -> tuple[TaskSpec, TaskSpec, bool]:
         if not all(parts):
             raise ValueError(f"{spec.name} has {len(first)} images: too few to calibrate and to validate on")
 
-    def shuffled(items: list[Item]) -> list[Item]:
+    def shuffle(items: list[Item]) -> list[Item]:
         """Always the same order, without a meaning: tasks list one kind of question after the other."""
         return sorted(items, key=lambda item: _hash(item.id))
 
     names = ("calibration", "validation")
     both = [
-        replace(spec, items=shuffled(items), split=split, label=f"{spec.name}, {split}")
+        replace(spec, items=shuffle(items), split=split, label=f"{spec.name}, {split}")
         for items, split in zip(parts, names, strict=True)
     ]
     return both[0], both[1], own
@@ -414,7 +414,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, whoever answers. It pickles, and `run` is a job for `run_spread`.
+    """What is searched, in any process. It pickles, and `run` is a job for `run_spread`.
 
     Args:
         splits: per task its calibration and its validation split, see `split_task`.
@@ -602,8 +602,8 @@ def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
             recall = task.difference(label, trade.x)
         answers += len(task.items)
         images = max(images, task.sample(label).images)
-        changed += task.changed(label)
-        fired += task.fired(label) or 0
+        changed += task.count_changed(label)
+        fired += task.count_fired(label) or 0
     together = np.mean(draws, axis=0)
     gain = Estimate.of(float(np.mean(gains)), together, answers, images=images)
     return Measured(candidate, gain, together, figures, recall, changed / answers, fired / answers, images)

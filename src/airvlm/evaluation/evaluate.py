@@ -133,7 +133,7 @@ def label_methods(methods: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation asks, whoever answers. It pickles."""
+    """What one evaluation asks, in any process. It pickles."""
 
     specs: Sequence[TaskSpec]
     methods: Mapping[str, Any]
@@ -244,7 +244,7 @@ def missing_biases(task: TaskResults) -> list[float]:
     """
     trade = task.trade_off
     assert trade is not None, "only a task with a trade-off has a curve"
-    unfinished = [float(method["bias"]) for label, method in task.curve.items() if task.unanswered(label)]
+    unfinished = [float(method["bias"]) for label, method in task.curve.items() if task.count_unanswered(label)]
     if unfinished:
         return unfinished
     reached = {0.0: task.sample(VANILLA).value(trade.x)}

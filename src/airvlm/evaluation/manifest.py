@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from airvlm.evaluation.plan import ModelInfo, TaskSpec, versions
 from airvlm.evaluation.store import Json, StoreError
 from airvlm.storage.atomic import write_atomically
-from airvlm.storage.jsonl import locked
+from airvlm.storage.jsonl import lock_file
 
 __all__ = ["MANIFEST", "read_manifest", "update_manifest"]
 
@@ -99,7 +99,7 @@ def update_manifest(
     path = folder / MANIFEST
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(path):
+        with lock_file(path):
             fresh: Json = {"format": FORMAT, "model": model.to_json(), "methods": {}, "tasks": {}}
             fresh |= {"commands": [], "sweeps": {}}
             content = {**read_manifest(folder), "format": FORMAT} if path.exists() else fresh

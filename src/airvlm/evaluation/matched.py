@@ -19,7 +19,7 @@ from airvlm.methods.base import Method
 from airvlm.methods.composed import Composed
 from airvlm.methods.controls import Wrapper
 
-__all__ = ["at_strength", "calibration_spec", "controlled", "is_control", "match_controls", "search_strength"]
+__all__ = ["at_strength", "calibration_spec", "is_control", "match_controls", "remove_control", "search_strength"]
 
 SPLIT = "calibration"
 STEPS = 6  # strengths tried at most, per control
@@ -42,7 +42,7 @@ def _with_first(method: Method, first: Method) -> Method:
     return Composed(first, *method.methods[1:]) if isinstance(method, Composed) else first
 
 
-def controlled(control: Method) -> Method:
+def remove_control(control: Method) -> Method:
     """The method that a control controls, beside the same other methods."""
     first = _first(control)
     assert isinstance(first, Wrapper)
@@ -92,12 +92,12 @@ def match_controls(
         """Answers of the calibration split that a method changes."""
         ask(split, {VANILLA: None, "method": method})
         configurations: dict[str, Json | None] = {VANILLA: None, "method": method.to_json()}
-        return TaskResults.of(split, configurations, {}, store, model.fingerprint).changed("method")
+        return TaskResults.of(split, configurations, {}, store, model.fingerprint).count_changed("method")
 
     goals: dict[Method, int] = {}
     matched, facts = dict[str, Method](), dict[str, Json]()
     for label, control in controls.items():
-        method, option = controlled(control), strength_option(control)
+        method, option = remove_control(control), strength_option(control)
         if method not in goals:
             goals[method] = count(method)
         inner = _first(method)

@@ -156,7 +156,7 @@ class TaskResults:
 
     def curve_labels(self) -> list[str]:
         """Vanilla and the controls that answered every item, in the order of their bias."""
-        drawn = [label for label in self.curve if not self.unanswered(label)]
+        drawn = [label for label in self.curve if not self.count_unanswered(label)]
         biases = {VANILLA: 0.0} | {label: float(self.curve[label].get("bias", 0.0)) for label in drawn}
         return sorted(biases, key=lambda label: biases[label])
 
@@ -239,13 +239,13 @@ class TaskResults:
             "images": sample.images,
         }
         counts = {
-            "fired": None if label == VANILLA else self.fired(label),
-            "changed": None if label == VANILLA else self.changed(label),
-            "failed": self.failed(label),
-            "unanswered": self.unanswered(label),
+            "fired": None if label == VANILLA else self.count_fired(label),
+            "changed": None if label == VANILLA else self.count_changed(label),
+            "failed": self.count_failed(label),
+            "unanswered": self.count_unanswered(label),
             "unparsed": self.scores(label).unparsed,
             "tokens": self.mean_tokens(label),
-            "seconds": _mean([record.seconds for record in self._answered(label)]),
+            "seconds": _mean([record.seconds for record in self._select_answered(label)]),
             "keeping_bias": self.keeping_bias(label),
         }
         for metric, definition in self.scores(label).definitions.items():
@@ -301,32 +301,32 @@ class TaskResults:
 
     # -- whether it can be trusted
 
-    def failed(self, label: str) -> int:
+    def count_failed(self, label: str) -> int:
         """Items that raised; their records say why."""
         return sum(record is not None and record.error is not None for record in self.records(label))
 
-    def unanswered(self, label: str) -> int:
+    def count_unanswered(self, label: str) -> int:
         return sum(record is None for record in self.records(label))
 
-    def fired(self, label: str) -> int | None:
+    def count_fired(self, label: str) -> int | None:
         """Answers in which the method acted; None if no record has a report."""
         reports = self._reports(label)
         return sum(bool(report.get("fired")) for report in reports) if reports else None
 
-    def changed(self, label: str) -> int:
+    def count_changed(self, label: str) -> int:
         """Answers that differ from vanilla's."""
         return count_changed(self.texts(label), self.texts(VANILLA))
 
     def mean_tokens(self, label: str) -> float | None:
         """Mean length of the answers, in tokens."""
-        return _mean([record.tokens for record in self._answered(label)])
+        return _mean([record.tokens for record in self._select_answered(label)])
 
-    def _answered(self, label: str) -> list[Record]:
+    def _select_answered(self, label: str) -> list[Record]:
         return [record for record in self.records(label) if record is not None and record.text is not None]
 
     def inactive_reason(self, label: str) -> str | None:
         """Why the method never acted in this task; None if it did, or if no record has a report."""
-        if self.fired(label) != 0:
+        if self.count_fired(label) != 0:
             return None
         return next((str(report["reason"]) for report in self._reports(label) if report.get("reason")), "no reason")
 
@@ -347,7 +347,7 @@ class TaskResults:
                 continue
             errors = [record.error for record in records if record is not None and record.error]
             scores = self.scores(label)
-            unjudged = scores.missing - len(errors) - self.unanswered(label)
+            unjudged = scores.missing - len(errors) - self.count_unanswered(label)
             for count, what in (
                 (len(errors), f"failed, the first with {errors[0]}" if errors else ""),
                 (scores.unparsed, "could not be parsed"),
@@ -546,7 +546,7 @@ class Results:
         found = []
         for label, method in self.methods.items():
             tasks = {key: task for key, task in self.tasks.items() if label in task.methods}
-            expected = any(task.fired(label) for task in tasks.values()) or _is_reference(method)
+            expected = any(task.count_fired(label) for task in tasks.values()) or _is_reference(method)
             for key, task in tasks.items():
                 reason = task.inactive_reason(label)
                 if reason is not None:

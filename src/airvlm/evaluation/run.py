@@ -31,7 +31,7 @@ def pending(batches: Iterable[Batch], store: Store) -> list[Batch]:
     def lacks(batch: Batch, key: RecordKey) -> bool:
         if batch.trace is not None:
             return not store.covers(key, batch.trace)
-        return key not in store and not (batch.traced and store.failed(key))
+        return key not in store and not (batch.traced and store.is_failed(key))
 
     return [batch for batch in batches if any(lacks(batch, key) for key in batch.keys)]
 

@@ -110,19 +110,21 @@ class Sample:
     def value(self, metric: str) -> float:
         return self._metrics[metric]
 
-    def drawn(self, metric: str) -> Array:
+    def resample(self, metric: str) -> Array:
         """The metric on every draw, (B,)."""
         if metric not in self._drawn:
             self._drawn[metric] = self._by_image.resample(metric, self.draws.weights)
         return self._drawn[metric]
 
     def estimate(self, metric: str) -> Estimate:
-        return Estimate.of(self.value(metric), self.drawn(metric), self.scores.n, images=self.images, difference=False)
+        return Estimate.of(
+            self.value(metric), self.resample(metric), self.scores.n, images=self.images, difference=False
+        )
 
     def difference(self, baseline: Sample, metric: str) -> Estimate:
         """This minus the baseline, draw by draw."""
         value = self.value(metric) - baseline.value(metric)
-        return Estimate.of(value, self.drawn(metric) - baseline.drawn(metric), self.scores.n, images=self.images)
+        return Estimate.of(value, self.resample(metric) - baseline.resample(metric), self.scores.n, images=self.images)
 
 
 def _sum_by_image(scores: Scores, images: Sequence[str]) -> Scores:

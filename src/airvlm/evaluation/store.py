@@ -1,8 +1,9 @@
 """The answer store: one append-only file of JSON lines per folder.
 
 A record is one answer of one method to one item, with everything that could have changed it. Its key is a hash of
-exactly those things, so that a run resumes by asking which keys are missing. A key is written once, whoever answers it.
-A record with a trace also holds the answers to other keys (other biases, shorter caps), which are found like any other.
+exactly those things, so that a run resumes by asking which keys are missing. A key is written once, by the first
+process that answers it. A record with a trace also holds the answers to other keys (other biases, shorter caps),
+which are found like any other.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Store:
             self._lines.refresh()
         else:
             try:
-                with self._lines.locked():  # repairs a torn line even if nothing is left to write
+                with self._lines.lock():  # repairs a torn line even if nothing is left to write
                     pass
             except StoreError as error:
                 raise StoreError(f"{error} (--output)") from error
@@ -203,7 +204,7 @@ class Store:
             held = next((found for record in traced if (found := record.derive(key))), held)
         return held
 
-    def failed(self, key: RecordKey) -> bool:
+    def is_failed(self, key: RecordKey) -> bool:
         """Whether the run whose trace would hold this key's answer ended in an error."""
         return key.split[0] in self._failed
 
@@ -230,7 +231,7 @@ class Store:
         """Append the records that the store does not have, in one write; returns their number."""
         if self._readonly:
             raise StoreError(f"{self.folder} was opened for reading only")
-        with self._lines.locked():
+        with self._lines.lock():
             lines: dict[str, bytes] = {}
             for record in records:
                 held = self._records.get(record.key.digest)

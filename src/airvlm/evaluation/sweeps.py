@@ -222,7 +222,7 @@ class SweepResults:
 
     def problems(self) -> list[str]:
         """That one point did not act is a finding; that none did is a problem."""
-        fired = [task.fired(label) for _, label, task in self.points]
+        fired = [task.count_fired(label) for _, label, task in self.points]
         return [f"{self.title}: the method never acted, at any value"] if fired and not any(fired) else []
 
     def to_json(self) -> Json:

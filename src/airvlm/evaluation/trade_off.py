@@ -87,9 +87,9 @@ def against_curve(method: Sample, curve: Sequence[Sample], x: str, y: str, vanil
     xs = np.array([[point.value(x) for point in curve]])
     ys = np.array([[point.value(y) for point in curve]])
     value, expected = distance(xs, ys, np.array([at]), np.array([method.value(y)]))
-    drawn_xs = np.stack([point.drawn(x) for point in curve], axis=1)  # (B, P)
-    drawn_ys = np.stack([point.drawn(y) for point in curve], axis=1)  # (B, P)
-    drawn, _ = distance(drawn_xs, drawn_ys, method.drawn(x), method.drawn(y))
+    drawn_xs = np.stack([point.resample(x) for point in curve], axis=1)  # (B, P)
+    drawn_ys = np.stack([point.resample(y) for point in curve], axis=1)  # (B, P)
+    drawn, _ = distance(drawn_xs, drawn_ys, method.resample(x), method.resample(y))
     return AtEqual(
         x,
         y,

@@ -105,7 +105,7 @@ def load_image(
     if isinstance(source, str) and source[:5].lower() == "data:":
         return _decode(io.BytesIO(_inline(source, max_bytes)), f"{source[:40]}...", max_pixels, decode_side)
     if isinstance(source, str) and "://" in source:
-        return _decode(io.BytesIO(_fetched(source, allow_urls, max_bytes, timeout)), source, max_pixels, decode_side)
+        return _decode(io.BytesIO(_fetch(source, allow_urls, max_bytes, timeout)), source, max_pixels, decode_side)
     if isinstance(source, str | os.PathLike):
         path = Path(source).expanduser()
         if not path.is_file():
@@ -204,7 +204,7 @@ def _from_array(array: np.ndarray[Any, Any]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _fetched(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
+def _fetch(url: str, allowed: bool, max_bytes: int, timeout: float) -> bytes:
     scheme = url.split("://", 1)[0].lower()
     if scheme not in ("http", "https"):
         raise BadImage(f"{url}: only http and https addresses are read, not {scheme}")

@@ -2,7 +2,7 @@
 
     model = airvlm.attach(model, processor, "crop-blend")
     model.generate(**processor(text=..., images=..., return_tensors="pt"))
-    print(airvlm.attached(model).report)
+    print(airvlm.get_attachment(model).report)
     model = airvlm.detach(model)
 
 For trainers and servers that hold a model for long. Each call opens and closes a session of its own, so nothing is left
@@ -29,7 +29,7 @@ from airvlm.runtime.intervention import DISABLED
 from airvlm.runtime.locks import ModelInUseError, lock_of
 from airvlm.runtime.session import Session
 
-__all__ = ["Attachment", "attach", "attached", "detach"]
+__all__ = ["Attachment", "attach", "detach", "get_attachment"]
 
 M = TypeVar("M", bound=nn.Module)
 KEY = "_airvlm_attachment"  # in the __dict__ of an attached model
@@ -93,8 +93,8 @@ def attach(
     parts = ModelParts.of(model)
     check_processor(processor, parts)
     inner = parts.model
-    if attached(inner) is not None:
-        raise ValueError(f"{attached(inner)!r} is on this model already: call airvlm.detach(model) first")
+    if get_attachment(inner) is not None:
+        raise ValueError(f"{get_attachment(inner)!r} is on this model already: call airvlm.detach(model) first")
     with lock_of(inner).acquire():
         if ActiveContexts.of(inner) is not None:
             raise ModelInUseError("a block is open on this model: attach a method before or after it")
@@ -111,7 +111,7 @@ def attach(
 def detach(model: M) -> M:
     """Undo `attach`, in place. Waits for calls that are running; raises ValueError if nothing is attached."""
     inner = ModelParts.of(model).model
-    attachment = attached(inner)
+    attachment = get_attachment(inner)
     if attachment is None:
         raise ValueError("no method is attached to this model")
     with lock_of(inner).acquire():
@@ -123,7 +123,7 @@ def detach(model: M) -> M:
     return model
 
 
-def attached(model: nn.Module) -> Attachment | None:
+def get_attachment(model: nn.Module) -> Attachment | None:
     """What is attached to this model, with the report of the latest call; None if nothing is."""
     return ModelParts.of(model).model.__dict__.get(KEY)
 

@@ -116,7 +116,7 @@ class Board(_Strict):
 
     # -- ranks
 
-    def ranked(self, setup: str) -> list[tuple[int | None, Row]]:
+    def rank_rows(self, setup: str) -> list[tuple[int | None, Row]]:
         """Rows of a setup with their ranks, best first; rows without a figure have no rank and come last."""
         rows = [row for row in self.rows if row.setup == setup]
         known = [row for row in rows if _interval(row) is not None]
@@ -154,7 +154,7 @@ class Board(_Strict):
         """One line per row, with its setup."""
         lines = []
         for key, setup in self.setups.items():
-            for rank, row in self.ranked(key):
+            for rank, row in self.rank_rows(key):
                 flat = row.model_dump(exclude={"metrics", "setup"})
                 lines.append({"rank": rank, **setup.model_dump(), **flat, **row.metrics})
         columns = list(dict.fromkeys(name for line in lines for name in line))
@@ -168,7 +168,7 @@ class Board(_Strict):
             others = _shown_metrics(self, key, setup)
             head += [*others, "tokens", "acted", "changed", "cost"]
             parts += [f"## {key}", "", describe(setup), "", _line(head), _line(["---"] * len(head))]
-            for rank, row in self.ranked(key):
+            for rank, row in self.rank_rows(key):
                 cells = [
                     "" if rank is None else str(rank),
                     f"`{row.method}`" + (f" ({row.submitted_by})" if row.submitted_by else ""),
@@ -281,7 +281,7 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
     own = rows[setup.metric]
     vanilla = next(iter(task.rows_of(VANILLA)))
     sign = -1.0 if setup.better == "lower" else 1.0
-    gain = _oriented(own, sign)
+    gain = _orient(own, sign)
     if label == VANILLA:
         gain = (0.0, 0.0, 0.0)  # on the curve by definition
     failed = own["failed"] + own["unanswered"]
@@ -316,7 +316,7 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
     )
 
 
-def _oriented(row: dict[str, Any], sign: float) -> tuple[float | None, float | None, float | None]:
+def _orient(row: dict[str, Any], sign: float) -> tuple[float | None, float | None, float | None]:
     """(value, low, high) of the difference at equal, such that more is better."""
     value, low, high = (row[name] for name in ("at_equal", "at_equal_low", "at_equal_high"))
     if value is None or low is None or high is None:

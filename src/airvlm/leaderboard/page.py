@@ -34,7 +34,7 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
 
     boards = []
     for key, setup in board.setups.items():
-        ranked = board.ranked(key)
+        ranked = board.rank_rows(key)
         rows = [row for _, row in ranked]
         metrics = [setup.held_equal] if setup.held_equal else []
         metrics += [

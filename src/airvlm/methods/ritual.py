@@ -54,9 +54,9 @@ class RITUAL(ContrastiveMethod):
     faithful: bool = option(False, "compute what the published code does, flaws included")
 
     def streams(self, context: Context) -> Sequence[Stream]:
-        return [Stream(self.name, context.parts, images=edit_views(self.name, context, self.transformed))]
+        return [Stream(self.name, context.parts, images=edit_views(self.name, context, self.transform_image))]
 
-    def transformed(self, image: Image.Image, key: str) -> Image.Image:
+    def transform_image(self, image: Image.Image, key: str) -> Image.Image:
         """The view of one image."""
         draw = random.Random(random.getrandbits(64)) if self.faithful else random.Random(f"{self.seed} {key}")
         kinds: tuple[View, ...] = SAFE

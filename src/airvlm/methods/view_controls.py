@@ -42,14 +42,14 @@ class TestTimeAugmentation(ContrastiveMethod):
     )
     seed: int = option(0, "seed of the views, together with each image's content")
 
-    def transformed(self, image: Image.Image, key: str, number: int) -> Image.Image:
+    def transform_image(self, image: Image.Image, key: str, number: int) -> Image.Image:
         """One view of an image."""
         draw = random.Random(f"{self.seed} {number} {key}")
         kinds: tuple[View, ...] = SAFE if self.transform == "safe" else (self.transform,)
         return view(image, draw.choice(kinds), draw)
 
     def streams(self, context: Context) -> Sequence[Stream]:
-        changes = [partial(self.transformed, number=number) for number in range(self.views)]
+        changes = [partial(self.transform_image, number=number) for number in range(self.views)]
         return [Stream(self.name, context.parts, images=edit_views(self.name, context, change)) for change in changes]
 
     def start(self, context: Context) -> Intervention:

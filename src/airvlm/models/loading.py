@@ -269,7 +269,7 @@ def fingerprint(model: nn.Module) -> str:
     digest = hashlib.sha256()
     config = getattr(model, "config", None)
     if config is not None:
-        # where it was loaded from, and by which version, says nothing of what it computes
+        # where it was loaded from, and by which version, does not change what it computes
         facts = {k: v for k, v in config.to_dict().items() if k not in {"_name_or_path", "transformers_version"}}
         digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     tensors = dict(model.state_dict())

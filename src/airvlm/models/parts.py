@@ -96,7 +96,7 @@ class ModelParts:
     @classmethod
     def of(cls, model: nn.Module) -> ModelParts:
         """Find the parts of a transformers model of a known family; raise UnsupportedModel otherwise."""
-        model = _unwrapped(model)
+        model = _unwrap(model)
         config: Any = getattr(model, "config", None)
         model_type = str(getattr(config, "model_type", type(model).__name__))
         if model_type in REFUSED:
@@ -177,7 +177,7 @@ def iterate_modules(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def _unwrap(model: nn.Module) -> nn.Module:
     """The model inside torch.compile's and PEFT's wrappers: their `generate` calls it directly."""
     inner: Any = getattr(model, "_orig_mod", model)
     if hasattr(inner, "get_base_model"):

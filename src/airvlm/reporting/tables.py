@@ -33,11 +33,11 @@ __all__ = [
     "difference_columns",
     "equal_columns",
     "figure_columns",
+    "format_signed",
     "legend",
     "matched_columns",
     "number",
     "rows_to_csv",
-    "signed",
     "summarize",
     "sweep_table",
     "task_table",
@@ -237,7 +237,7 @@ def number(value: float) -> str:
     return "–" if not math.isfinite(value) else f"{value:.1f}".replace("-", "−")
 
 
-def signed(value: float) -> str:
+def format_signed(value: float) -> str:
     # what only rounding left has no sign
     return "–" if not math.isfinite(value) else f"{round(value, 6) + 0.0:+.1f}".replace("-", "−")
 
@@ -258,11 +258,11 @@ def difference_cell(estimate: Estimate, better: str, more: str = "", *, marked: 
     """A difference with its interval, marked if it is significant."""
     if not math.isfinite(estimate.value):
         return Cell("–")
-    bounds = f"[{signed(estimate.low)}, {signed(estimate.high)}]" if estimate.trusted else f"[{UNKNOWN}]"
+    bounds = f"[{format_signed(estimate.low)}, {format_signed(estimate.high)}]" if estimate.trusted else f"[{UNKNOWN}]"
     gains = (estimate.value > 0) == (better == "higher")
     note = " ".join(part for part in (bounds, more) if part)
     sure = marked and estimate.significant and better != "neither"
-    return Cell(signed(estimate.value), note, significance=("better" if gains else "worse") if sure else "")
+    return Cell(format_signed(estimate.value), note, significance=("better" if gains else "worse") if sure else "")
 
 
 # -- a task
@@ -321,7 +321,7 @@ def task_table(task: TaskResults, title: str = "", *, full: bool = False) -> Tab
 def order_metrics(definitions: Iterable[str]) -> list[str]:
     """The metrics in a task's order, with what a figure must not be read without right behind it.
 
-    The yes-ratio stands beside accuracy, recall (or cover) and mean length beside CHAIR.
+    The yes-ratio is printed beside accuracy, recall (or cover) and mean length beside CHAIR.
     """
     names = list(definitions)
     for leads, partners in ((("accuracy",), ("yes_ratio",)), (CHAIR, ("recall", "Cover", "length"))):
@@ -403,13 +403,13 @@ def matched_columns(task: TaskResults) -> Columns:
     y = trade.ys[0]
     for label in task.others:
         facts = task.matched.get(label)
-        if facts is None or task.unanswered(facts["label"]) or y not in (at := task.at_equal(facts["label"])):
+        if facts is None or task.count_unanswered(facts["label"]) or y not in (at := task.at_equal(facts["label"])):
             continue
-        note = f"{facts['strength']}, {task.changed(facts['label'])} changed"
+        note = f"{facts['strength']}, {task.count_changed(facts['label'])} changed"
         own[label] = difference_cell(at[y].difference, task.better(y), note, marked=False)
         if facts["controls"] in task.methods:
             method, control = task.sample(facts["controls"]), task.sample(facts["label"])
-            held = f"{trade.held_equal} {signed(method.difference(control, trade.x).value)}"
+            held = f"{trade.held_equal} {format_signed(method.difference(control, trade.x).value)}"
             beyond[label] = difference_cell(method.difference(control, y), task.better(y), held, marked=False)
     found = {Column(f"{y} difference at equal {trade.held_equal}", "matched control"): own} if own else {}
     return found | ({Column(f"{y} of the method minus it", "matched control"): beyond} if beyond else {})
@@ -431,17 +431,17 @@ def difference_columns(task: TaskResults, metrics: Sequence[str]) -> Columns:
 def count_columns(task: TaskResults) -> Columns:
     """Answers that a method changed, in which it acted, and that do not count."""
     group = f"of {len(task.items)} answers"
-    acted = {label: task.fired(label) for label in task.others}
+    acted = {label: task.count_fired(label) for label in task.others}
     wrong = {}
     for label in (VANILLA, *task.others):
         counts = {
-            "failed": task.failed(label),
-            "unanswered": task.unanswered(label),
+            "failed": task.count_failed(label),
+            "unanswered": task.count_unanswered(label),
             "unparsed": task.scores(label).unparsed,
         }
         wrong[label] = Cell(", ".join(f"{k} {name}" for name, k in counts.items() if k))
     found = {
-        Column("changed", group): {label: Cell(str(task.changed(label))) for label in task.others},
+        Column("changed", group): {label: Cell(str(task.count_changed(label))) for label in task.others},
         Column("acted", group): {label: Cell(str(k)) for label, k in acted.items() if k is not None},
     }
     if task.spec.task.kind == "caption" and "length" not in task.scores(VANILLA).definitions:

@@ -183,7 +183,7 @@ def _attend(
         return attend(module, query, key, value, attention_mask, **more)
     attention_mask = _hide_keys(name, changes, attention_mask, query, key)
     edits = [change for change in changes if change.edits]
-    out = _edited(module, name, attend, edits, query, key, value, attention_mask, more)
+    out = _attend_with_edits(module, name, attend, edits, query, key, value, attention_mask, more)
     if out is None:
         out = attend(module, query, key, value, attention_mask, **more)
     for change in changes:
@@ -192,7 +192,7 @@ def _attend(
     return out
 
 
-def _edited(
+def _attend_with_edits(
     module: Any,
     name: str,
     attend: Attend,

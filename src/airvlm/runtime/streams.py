@@ -276,7 +276,7 @@ class Stream:
             out = self._run({**arguments, "past_key_values": self._cache, "use_cache": True})
             logits: Tensor = out.logits
             return logits
-        inputs = self._edited(fp)
+        inputs = self._edit_inputs(fp)
         positions = self._first_positions(inputs, fp)
         cached = fp.inputs.get("use_cache") is not False
         visual = inputs["input_ids"] == self.parts.image_token_id
@@ -295,7 +295,7 @@ class Stream:
         if follow is not None:
             follow(mask, new, first)
 
-    def _edited(self, fp: ForwardPass) -> dict[str, Any]:
+    def _edit_inputs(self, fp: ForwardPass) -> dict[str, Any]:
         """The inputs of a first pass with other ids; what was generated so far stays at the end."""
         assert self.edit_ids is not None
         mask = fp.attention_mask

@@ -76,7 +76,7 @@ def make_app(
     app.state.scheduler, app.state.reader = scheduler, reader
 
     @app.exception_handler(ApiError)
-    async def refused(request: Request, error: ApiError) -> Response:
+    async def handle_refusal(request: Request, error: ApiError) -> Response:
         return error.response()
 
     @app.exception_handler(HTTPException)
@@ -88,7 +88,7 @@ def make_app(
         ).response()
 
     @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
+    async def handle_failure(request: Request, error: Exception) -> Response:
         return ApiError(500, "the server failed on this request; its log says why").response()
 
     # the last one added is the first to see a request

@@ -5,7 +5,7 @@ that a killed writer left incomplete is cut off by the next one, and a full disk
 system without locks each process writes a file of its own beside it, and all of them are read.
 
     lines = JsonLines(path, take)
-    with lines.locked():                  # `take` has seen every line of every other process
+    with lines.lock():                  # `take` has seen every line of every other process
         lines.append([b'{"key": 1}'])     # all of them or none
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-__all__ = ["JsonLines", "StoreError", "locked"]
+__all__ = ["JsonLines", "StoreError", "lock_file"]
 
 NOT_ABOUT_LOCKS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -31,7 +31,7 @@ class StoreError(OSError):
     """A file of records cannot be read or written; what it holds is intact."""
 
 
-def locked(path: Path) -> FileLock:
+def lock_file(path: Path) -> FileLock:
     """The lock of a file: `<name>.lock` beside it, released by the system if its holder dies."""
     # a soft lock, filelock's fallback, would outlive a killed holder
     return FileLock(path.with_name(path.name + ".lock"), poll_interval=0.01, fallback_to_soft=False)
@@ -103,7 +103,7 @@ class JsonLines:
         return size
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Nobody else writes inside the block; everything they wrote was taken, and a torn line is cut off."""
         with self._mutex:
             if self._descriptor is None:
@@ -116,8 +116,8 @@ class JsonLines:
                 yield
 
     def append(self, lines: Iterable[bytes]) -> None:
-        """Write all of the lines or none, and take them. Only inside `locked`."""
-        assert self._descriptor is not None, "append must be called inside `with locked()`"
+        """Write all of the lines or none, and take them. Only inside `lock`."""
+        assert self._descriptor is not None, "append must be called inside `with lock()`"
         content = b"".join(line.rstrip(b"\n") + b"\n" for line in lines)
         try:
             rest = memoryview(content)
@@ -145,7 +145,7 @@ class JsonLines:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = self._open_file()
-            lock = locked(self.path)
+            lock = lock_file(self.path)
             try:
                 with lock:
                     self._lock = lock

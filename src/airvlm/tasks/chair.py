@@ -265,7 +265,7 @@ def read_described_images(path: Path, truth: Path | None, words: Words, *, lenie
     objects = read_objects(truth, words, described, known)
     unknown = [entry for entry in entries if entry.key not in objects]
     if len(unknown) == len(entries):
-        raise ValueError(f"{truth} knows none of the images of {path}, such as {entries[0].key!r}")
+        raise ValueError(f"{truth} has none of the images of {path}, such as {entries[0].key!r}")
     if not lenient:
         problem = f"is about an image that {truth.name} does not know"
         raise_on_entries(unknown, path, problem, "with --lenient it is left out")

@@ -182,7 +182,7 @@ class Capture:
             if key not in self._graphs:
                 graph = self._parse(text)
                 self._lines.path.parent.mkdir(parents=True, exist_ok=True)
-                with self._lines.locked():
+                with self._lines.lock():
                     self._lines.append([json.dumps({"key": key, **graph.to_json()}).encode()])
                 self._graphs[key] = graph
             return self._graphs[key]

@@ -28,7 +28,7 @@ from airvlm.runtime.session import MethodInactiveWarning, Session
 from airvlm.testing import small_models
 from airvlm.testing.laws import Law, check_laws
 
-__all__ = ["FAMILIES", "METHOD_LAWS", "MethodOnFamily", "check_method", "registered", "turn_off"]
+__all__ = ["FAMILIES", "METHOD_LAWS", "MethodOnFamily", "check_method", "register_for_now", "turn_off"]
 
 FAMILIES = ("llava", "qwen2_5_vl", "gemma3", "smolvlm")  # one per layout of pixels; the rest are their relatives
 TOKENS = 3  # prefill and two decode steps: the second begins from what the first kept
@@ -65,7 +65,7 @@ def check_method(
     if chosen is None:
         raise ValueError("vanilla is the model as it is: there is no method to check")
     off = turn_off(chosen) if off is None else off
-    with registered(chosen):
+    with register_for_now(chosen):
         return {
             family: check_laws(
                 f"{chosen.label} on {family}", METHOD_LAWS, MethodOnFamily(family, chosen, off), verbose=verbose
@@ -430,7 +430,7 @@ METHOD_LAWS: list[Law[MethodOnFamily]] = [
 
 
 @contextmanager
-def registered(method: Method) -> Iterator[None]:
+def register_for_now(method: Method) -> Iterator[None]:
     """The method's class, and those of the methods inside it, under their names in the registry."""
     with ExitStack() as stack:
         waiting = [method]

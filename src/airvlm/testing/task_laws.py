@@ -87,7 +87,7 @@ def check_settings(subject: TaskWithItems) -> None:
     """Settings are JSON, and hold every option."""
     settings = subject.task.settings()
     assert json.loads(json.dumps(settings)), "settings are empty"
-    # a judge is no option: it is no part of the comparison of tasks
+    # a judge is not an option, and tasks are compared without it
     options = {f.name for f in dataclasses.fields(subject.task) if f.compare} - {"data"}
     assert options <= set(settings), f"settings leave out {sorted(options - set(settings))}"
 

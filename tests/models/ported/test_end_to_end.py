@@ -118,5 +118,5 @@ def test_the_command_line_and_the_evaluation(folder: Path, tmp_path: Path, capsy
         progress=False,
     )
     task = results.tasks["tiny-chair"]
-    assert task.fired(method.label) == 3
-    assert not any(task.failed(label) or task.unanswered(label) for label in ("vanilla", method.label))
+    assert task.count_fired(method.label) == 3
+    assert not any(task.count_failed(label) or task.count_unanswered(label) for label in ("vanilla", method.label))

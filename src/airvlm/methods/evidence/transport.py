@@ -88,7 +88,7 @@ def sinkhorn(
     where it is None). Beside C one buffer of its size is held (two with a mask).
     """
     if not eps > 0:
-        raise ValueError(f"eps = {eps}: the entropic regulariser must be above 0")
+        raise ValueError(f"eps = {eps}: the entropic regularizer must be above 0")
     *batch, Q, N = C.shape
     B = math.prod(batch)
     C = C.detach().float().reshape(B, Q, N)
@@ -173,7 +173,7 @@ class _Solver:
             self._update(iteration)
             update = iteration + 1
             first = update == convergence.first
-            if self._check_first() if first else convergence.reached(update, self.open):
+            if self._check_first() if first else convergence.is_reached(update, self.open):
                 return update
         return max_iterations
 
@@ -253,7 +253,7 @@ class Convergence:
         self.first = 1 if self.host else FIRST  # the caller checks this one, and waits
         self.flag = None if self.host else _pin_flag()
 
-    def reached(self, update: int, unconverged: Tensor) -> bool:
+    def is_reached(self, update: int, unconverged: Tensor) -> bool:
         """Whether all have converged after this update, counted from 1; `unconverged` is bool, of any shape."""
         if self.host or (self.flag is None and update in LATE):
             return not bool(unconverged.any())

@@ -154,7 +154,7 @@ class VerdictFile:
             return self._records.get(key)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        with self._mutex, self._lines.locked():
+        with self._mutex, self._lines.lock():
             # another process may have asked the same in the meantime
             if str(record["key"]) not in self._records:
                 self._lines.append([json.dumps(dict(record), ensure_ascii=True).encode()])
