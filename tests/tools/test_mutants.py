@@ -1,6 +1,10 @@
 """Mutation testing on a toy package: what is tested is caught, what is not survives, and a campaign resumes."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,33 +78,54 @@ def test_a_seed_draws_the_same_mutants_and_another_does_not(root: Path) -> None:
 
 
 def test_the_mirror_is_the_file_of_the_same_name_or_else_the_folder(root: Path) -> None:
-    assert mutants.mirror_tests(root, "toy", "src/toy/numbers/clamping.py") == ["tests/numbers/test_clamping.py"]
-    assert mutants.mirror_tests(root, "toy", "src/toy/numbers/other.py") == ["tests/numbers"]
+    (root / "tests/numbers/test_more.py").write_text("")
+    own = mutants.mirror_tests(root, "toy", "src/toy/numbers/clamping.py")
+    assert own == ["tests/numbers/test_clamping.py"]
+    assert mutants.mirror_tests(root, "toy", "src/toy/numbers/other.py") == [*own, "tests/numbers/test_more.py"]
     assert mutants.mirror_tests(root, "toy", "src/toy/elsewhere/other.py") == []
 
 
-@pytest.mark.slow
-def test_a_campaign_lists_survivors_and_resumes(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = {"if x < low or low is not None:", "total += 4"}
-    possible = mutants.find_mutants(root, root / "src/toy/numbers/clamping.py")
-    monkeypatch.setattr(mutants, "draw", lambda *_: [one for one in possible if one.after.strip() in chosen])
+def run(root: Path, *options: str) -> tuple[dict[str, str], str]:
+    """Statuses by changed line, and what the last lines print. In a process of its own: pytest runs in it."""
     log = root / "log.jsonl"
-    mutants.main(["--root", str(root), "--package", "toy", "--folders", "numbers", "--log", str(log)])
-    rows = {row["after"].strip(): row["status"] for row in map(json.loads, log.read_text().splitlines())}
-    assert rows == {"if x < low or low is not None:": "caught", "total += 4": "survived"}
-    printed = capsys.readouterr().out
-    assert "| numbers | 2 | 1 | 1 | 0 |" in printed
+    command = [sys.executable, "-m", "tools.mutants", "--root", str(root), "--package", "toy", "--folders", "numbers"]
+    result = subprocess.run(
+        [*command, "--count", "100", "--log", str(log), *options], cwd=mutants.ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    rows = map(json.loads, log.read_text().splitlines())
+    return {row["after"].strip(): row["status"] for row in rows}, result.stdout
+
+
+@pytest.mark.slow
+def test_a_campaign_lists_survivors_and_resumes(root: Path) -> None:
+    found, printed = run(root)
+    test = "tests/numbers/test_clamping.py::test_clamp"
+    assert found["if x < low or low is not None:"] == f"caught by {test}"
+    assert found["def clamp(x: int, low: int = 1) -> int:"] == f"caught by {test}"  # runs at import
+    assert found["if x <= low and low is not None:"] == "survived"  # the same for every x
+    assert found["total += 4"] == "survived"
     assert "| src/toy/numbers/clamping.py:13 | constant | `total += 3` | `total += 4` | survived |" in printed
     assert (root / "src/toy/numbers/clamping.py").read_text() == SOURCE  # only a copy is changed
 
-    monkeypatch.setattr(mutants, "run_tests", lambda *_: pytest.fail("a mutant ran twice"))
-    mutants.main(["--root", str(root), "--package", "toy", "--folders", "numbers", "--log", str(log)])
-    assert capsys.readouterr().out.endswith(printed[printed.index("| folder") :])
+    again, printed_again = run(root)
+    assert again == found
+    assert printed_again.strip() == printed[printed.index("| folder") :].strip()  # nothing ran
+
+    # survivors run again when their tests change
+    more = (
+        "\n\ndef test_untested():\n    from toy.numbers.clamping import untested\n\n    assert untested(1, 2) == -5\n"
+    )
+    (root / "tests/numbers/test_clamping.py").write_text(TEST + more)
+    found, _ = run(root)
+    assert found["total += 4"] == "caught by tests/numbers/test_clamping.py::test_untested"
+    assert found["if x <= low and low is not None:"] == "survived"
 
 
 @pytest.mark.slow
-def test_an_endless_mutant_is_stopped(root: Path) -> None:
-    (root / "tests/numbers/test_clamping.py").write_text("def test_never_ends():\n    while True:\n        pass\n")
-    assert mutants.run_tests(root, ["tests/numbers"], timeout=1) == "timeout"
+def test_a_mutant_that_never_ends_or_breaks_down_counts_as_caught(tmp_path: Path) -> None:
+    assert mutants.fork(lambda: "text", timeout=20) == "text"
+    assert mutants.fork(lambda: time.sleep(60) or "", timeout=0.2) == "timeout"
+    assert mutants.fork(lambda: os._exit(3) or "", timeout=20) == "crashed"
+    assert all(mutants.is_caught({"status": status}) for status in ("timeout", "crashed", "caught by tests/a.py::b"))
+    assert not any(mutants.is_caught({"status": status}) for status in ("", "survived", "not executed"))
