@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +12,14 @@ from fakes import FakeAnswer, FakeCaptions, FakeVLM
 
 from airvlm.evaluation import recorder
 from airvlm.evaluation.evaluate import evaluate
-from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_traces
+from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_phases, plan_traces
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.evaluation.store import FILE, Record, RecordKey, Store
 from airvlm.evaluation.traces import end_trace, yes_trace
 from airvlm.evaluation.workers import Shard
 from airvlm.methods import VAF, Composed, EOSBias, YesBias
 from airvlm.report import Report
-from airvlm.reporting.tables import task_table
+from airvlm.reporting.tables import keeping_columns, task_table
 
 LIMIT = 12
 SMALLER = 1.3
@@ -271,6 +272,15 @@ def test_the_table_has_the_bias_and_what_is_left_there(tmp_path):
     assert cells["vaf"].note.startswith("CHAIR_S ") and cells[VANILLA].text == ""
 
 
+def test_a_method_whose_trace_does_not_reach_vanillas_recall_says_where_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "SMALLER", 3.0)
+    [task] = run(tmp_path, WordsVLM()).tasks.values()
+    assert task.keeping_bias("vaf") is None
+    [(column, cells)] = keeping_columns(task).items()
+    assert column.title == "bias that keeps vanilla's recall"
+    assert cells["vaf"].text == "below −1"
+
+
 def test_every_methods_curve_is_drawn_beside_vanillas(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     from airvlm.reporting import figures
@@ -308,6 +318,17 @@ def test_a_bias_on_yes_is_traced_for_the_method_that_has_it():
     spec = TaskSpec.of(FakeCaptions())
     plan = {VANILLA: None, "a": YesBias(1.0), "vaf": VAF(), "eos": EOSBias(1.0)}
     assert names([(spec, plan)]) == [[(VANILLA, (0.0, 1.0), True)]]
+
+
+def test_what_needs_no_trace_runs_beside_the_traces_and_only_biases_come_after():
+    """So that the methods find an image's features, and the time that is left is that of all answers."""
+    spec = TaskSpec.of(FakeCaptions())
+    plan = [(spec, {VANILLA: None, "a": YesBias(1.0), "vaf": VAF()})]
+    first, then = plan_phases(plan, ModelInfo("m", "f", traces=True), 4)
+    assert all([batch.label for batch in chunk] == [VANILLA, "vaf"] for chunk in first)
+    assert all([batch.trace is not None for batch in chunk] == [True, False] for chunk in first)
+    assert {batch.label for chunk in then for batch in chunk} == {VANILLA, "a"}
+    assert all(batch.traced for chunk in then for batch in chunk)
 
 
 def test_a_bias_that_acts_before_another_method_is_a_method_of_its_own():

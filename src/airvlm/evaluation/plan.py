@@ -240,7 +240,7 @@ Chunks = list[list[Batch]]
 
 
 def plan_phases(plan: Plan, model: ModelInfo, size: int) -> tuple[Chunks, Chunks]:
-    """Runs with a trace, and what is asked after them, if their traces do not hold it.
+    """Runs with a trace beside what needs none; and what is asked after them, if their traces do not hold it.
 
     Args:
         plan: the tasks and methods; methods by label, None is vanilla.
@@ -251,10 +251,16 @@ def plan_phases(plan: Plan, model: ModelInfo, size: int) -> tuple[Chunks, Chunks
     for runs, (spec, methods) in zip(plan_traces(plan, model), plan, strict=True):
         traced = {label for run in runs for label in run.labels}
         own = {run.label: run for run in runs if run.asked}
-        for chunk in plan_batches(spec, {label: run.method for label, run in own.items()}, model, size) if own else ():
-            first.append([replace(batch, trace=own[batch.label].request) for batch in chunk])
-        for chunk in plan_batches(spec, methods, model, size):
-            then.append([replace(batch, traced=batch.label in traced) for batch in chunk])
+        # one run for all that is known beforehand, so that every method finds what was computed of an image
+        known = {label: own[label].method if label in own else method
+                 for label, method in methods.items() if label in own or label not in traced}  # fmt: skip
+        for chunk in plan_batches(spec, known, model, size) if known else ():
+            first.append(
+                [replace(batch, trace=own[batch.label].request if batch.label in own else None) for batch in chunk]
+            )
+        rest = {label: method for label, method in methods.items() if label in traced}
+        for chunk in plan_batches(spec, rest, model, size) if rest else ():
+            then.append([replace(batch, traced=True) for batch in chunk])
     return first, then
 
 

@@ -392,6 +392,10 @@ def keeping_columns(task: TaskResults) -> Columns:
         if bias is not None and (sample := task.sample_at(label, bias)) is not None:
             found = difference_cell(sample.difference(task.sample(VANILLA), y), task.better(y), marked=False)
             cells[label] = Cell(f"{bias:+.2f}".replace("-", "−"), " ".join([y, *found.lines]))
+        elif trade.control == "eos-bias" and (curve := task.own_curve(label)):
+            goal = task.sample(VANILLA).value(trade.x)
+            lost = all(sample.value(trade.x) < goal for sample in curve.values())
+            cells[label] = Cell((f"below {min(curve):g}" if lost else f"above {max(curve):g}").replace("-", "−"))
     return {Column(f"bias that keeps vanilla's {trade.held_equal}", f"with {trade.control}"): cells} if cells else {}
 
 
@@ -504,7 +508,7 @@ def legend(results: Results) -> list[str]:
     for trade in trades:
         if trade is not None:
             lines.append(
-                f"at equal {trade.held_equal}: difference to a baseline with only an {CONTROLS[trade.control]} "
+                f"at equal {trade.held_equal}: difference to a baseline with {CONTROLS[trade.control]} only "
                 f"({trade.control}) at the same {trade.held_equal}."
             )
     return lines
