@@ -74,7 +74,16 @@ def test_free_photographs_come_with_their_credit_and_the_rate(run: Run, monkeypa
     calls: list[Any] = []
     monkeypatch.setattr(demo, "_print_note", calls.append)
     assert run("demo").code == 0
-    assert calls == [demo.RATES["tiny"], demo.RATES["photo"]]
+    assert calls == [demo.RATES["tiny"], demo.RATES["photo"], demo.LARGER]
+
+
+def test_another_model_describes_the_photographs_without_the_rate_of_photo(
+    run: Run, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(demo, "_print_note", calls.append)
+    assert run("demo", "--model", model).code == 0
+    assert calls == [demo.RATES["tiny"], "", ""]
 
 
 def test_the_rate_is_told_for_the_measured_method_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -16,12 +17,13 @@ from fakes import FakeCaptions, FakeMethod, FakeVLM
 
 import airvlm
 from airvlm.evaluation import spread
-from airvlm.evaluation.evaluate import evaluate, label_methods
+from airvlm.evaluation.evaluate import evaluate, label_methods, missing_biases
 from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_batches
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.evaluation.run import generate_batch
 from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.store import FILE, Store, StoreError
+from airvlm.evaluation.trade_off import TRADE_OFFS
 from airvlm.evaluation.workers import Shard
 from airvlm.methods import EOSBias, MemVR
 from airvlm.tasks import TASKS as REGISTRY
@@ -197,6 +199,18 @@ def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):
     task = run(tmp_path, tasks=["fake-captions"], methods={"terse": FakeMethod("terse", 8.0)}).tasks["fake-captions"]
     assert task.at_equal("terse")["CHAIR_S"].inside
     assert "eos-bias:bias=9" in task.curve
+
+
+def test_a_curve_whose_weakest_bias_changed_nothing_is_extended_all_the_same():
+    recalls = {VANILLA: 40.0, "eos-bias:bias=-1": 40.0, "eos-bias:bias=1": 30.0, "longer": 45.0}
+    task = SimpleNamespace(
+        trade_off=TRADE_OFFS[0],
+        curve={label: {"bias": float(label.split("=")[1])} for label in recalls if "=" in label},
+        others=["longer"],
+        unanswered=lambda label: 0,
+        sample=lambda label: SimpleNamespace(value=lambda metric: recalls[label]),
+    )
+    assert missing_biases(task) == [-1.5]
 
 
 def test_a_curve_that_was_drawn_on_fewer_items_is_finished_on_more(tmp_path):

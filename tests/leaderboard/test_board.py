@@ -8,9 +8,9 @@ import pytest
 
 from airvlm.evaluation import evaluate
 from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge
-from airvlm.leaderboard.methods import choose_methods
+from airvlm.leaderboard.methods import choose_methods, label_setting
 from airvlm.leaderboard.page import leaderboard_html
-from airvlm.methods import METHODS
+from airvlm.methods import METHODS, get_method
 
 KEY = "tiny, tiny-chair"
 SETUP = Setup(
@@ -128,6 +128,14 @@ def test_a_stranger_can_put_neither_markup_nor_formulas_into_the_page() -> None:
     assert cells["submitted_by"] == "'=cmd()"  # a spreadsheet shows it as text
 
 
+def test_a_calibrated_setting_is_marked_and_spelled_without_the_path_of_its_artifact(tmp_path: Path) -> None:
+    setting = METHODS["nullu"](artifact=str(tmp_path / "a.safetensors"), rank=7)  # type: ignore[call-arg]
+    assert label_setting(setting) == "nullu:rank=7"
+    assert label_setting(get_method("deco:alpha=0.3+eos-bias:bias=-1")) == "deco:alpha=0.3+eos-bias:bias=-1"
+    text = board(VANILLA, row("deco:alpha=0.3", 1.0, 0.5, 2.0, calibrated=True)).to_markdown()
+    assert "`deco:alpha=0.3` (calibrated)" in text
+
+
 def test_all_stands_for_every_method_that_needs_nothing_from_the_user() -> None:
     chosen, skipped = choose_methods(["all"])
     assert {"air", "crop-blend", "vcd", "pai", "nullu", "cut-off"} <= set(chosen)
@@ -148,6 +156,9 @@ def test_the_board_of_an_evaluation_says_what_its_table_says(tmp_path: Path) -> 
     assert rows["crop-blend"].changed == task.count_changed("crop-blend") / 4
     at = task.at_equal("crop-blend")["CHAIR_S"].difference
     assert rows["crop-blend"].gain == pytest.approx(-at.value)  # lower CHAIR is better
+    plain = task.difference("crop-blend", "CHAIR_S").value
+    assert rows["crop-blend"].explained == pytest.approx(at.value - plain)  # what the bias gives as well
+    assert rows["vanilla"].explained is None
     assert rows["air"].acted == 0 and "distance" in rows["air"].note
     page = leaderboard_html(made, [results], answers=2)
     assert page.count('<article class="card"') == 2 and "data:image" in page

@@ -38,6 +38,10 @@ RATES = {
     "With 12 crops in place of 4, over all 5,000: 1,600 change, 55.5 % name an object that is not there, 49.4 % under "
     "crop-blend, and recall falls from 63.8 to 62.3 %.",
 }
+LARGER = (
+    "photo has 5 million parameters. With a network, `airvlm demo --model smol` describes the photographs with one of "
+    "221 million, made of CLIP and SmolLM2, which are fetched from the hub."
+)
 
 
 def demo(
@@ -45,6 +49,9 @@ def demo(
     image: Annotated[
         list[str] | None, option("--image -i", "IMAGE", "A photograph of yours, in place of those. Repeatable.")
     ] = None,
+    model: Annotated[
+        str, option("--model -m", "NAME", "The model that describes the photographs; smol needs a network.")
+    ] = "photo",
     by: MethodOptions = MethodOptions(),
     output: Annotated[
         Path | None, output_option("A folder for drawings of what the method did.  [default: none are drawn]")
@@ -53,17 +60,19 @@ def demo(
 ) -> None:
     """Describe a scene and photographs with and without a method.
 
-    The scene is described by the embedded model tiny, the photographs by photo. Objects that are not in the image are
-    shown in red. The photographs come with the package, or are yours (--image).
+    The scene is described by the embedded model tiny, the photographs by photo, or by another --model. Objects that
+    are not in the image are shown in red. The photographs come with the package, or are yours (--image).
 
     \b
     Examples:
       airvlm demo
       airvlm demo --image photo.jpg --output drawings
       airvlm demo --scene 12 --method air --set keep=3
+    With a model of real parts, CLIP and SmolLM2, which come from the hub:
+      airvlm demo --model smol
     """
     bundled = _find_scene(scene)
-    photographs = _find_photographs(image)
+    photographs = _find_photographs(image, model)
     method = common.choose_method(by.method, by.settings)
     if method is None:
         raise Failure("--method vanilla: the demo compares with vanilla already; choose a method")
@@ -75,7 +84,7 @@ def demo(
     if not json:
         _print_result(results[0])
         _print_note(RATES["tiny"] if default and scene == SCENE else "")
-    vlm = common.load_model(ModelOptions(model="photo"))
+    vlm = common.load_model(ModelOptions(model=model))
     for photograph in photographs:
         results.append(_describe(vlm, photograph, method, output))
         if not json:
@@ -83,7 +92,8 @@ def demo(
     if json:
         emit({"method": method.to_json(), "results": [result.to_json() for result in results]})
     else:
-        _print_note(RATES["photo"] if default else "")
+        _print_note(RATES.get(model, "") if default and image is None else "")
+        _print_note(LARGER if model == "photo" else "")
 
 
 @dataclass(frozen=True)
@@ -126,10 +136,10 @@ def _find_scene(name: str) -> tiny.BundledScene:
     raise Failure(f"--scene {name}: no such scene; give an id such as {scenes[0].id}, or 0 to {len(scenes) - 1}")
 
 
-def _find_photographs(given: list[str] | None) -> list[Shown]:
+def _find_photographs(given: list[str] | None, model: str) -> list[Shown]:
     """The user's photographs, or those of the package."""
     if given:
-        images = common.read_images(given, allow_urls=False, model="photo")
+        images = common.read_images(given, allow_urls=False, model=model)
         return [Shown("photograph", name, image, None) for name, image in zip(given, images, strict=True)]
     return [
         Shown("photograph", str(FOLDER / name), common.read_image(str(FOLDER / name), False), truth, credit)

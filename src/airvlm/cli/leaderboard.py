@@ -92,10 +92,10 @@ def _measure(
     with exit_on_interrupt():
         vlm = load(None) if callable(load) else load
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
-        if budget is not None:
-            methods |= _calibrate(vlm, tasks, methods, budget, folder, how)
+        found = {} if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
+        methods |= found
         results = evaluation.evaluate(vlm, specs, methods, out=folder, command=current_command(), **spread.arguments())
-    return Board.of(results, skipped=skipped, submitted_by=name), results, folder
+    return Board.of(results, skipped=skipped, calibrated=found, submitted_by=name), results, folder
 
 
 def _calibrate(
@@ -107,6 +107,7 @@ def _calibrate(
     from airvlm.evaluation.calibration import Budget, Search, split_task
     from airvlm.evaluation.plan import TaskSpec
     from airvlm.evaluation.spread import run_spread
+    from airvlm.leaderboard.methods import label_setting
 
     splits = [split_task(TaskSpec.of(task, **{**how, "limit": None}))[:2] for task in tasks]
     found = {}
@@ -119,8 +120,8 @@ def _calibrate(
         run: Any = functools.partial(_search, search)
         best = run_spread(run, vlm, out=folder / "calibration" / label.replace("/", "_"), answers=10**6)
         setting = best.best.candidate.applied
-        if setting is not None and setting.label != method.label:
-            found[f"{setting.label}"] = setting
+        if setting != method:
+            found[label_setting(setting)] = setting
     return found
 
 

@@ -251,11 +251,11 @@ def missing_biases(task: TaskResults) -> list[float]:
     reached |= {float(method["bias"]): task.sample(label).value(trade.x) for label, method in task.curve.items()}
     wanted = [task.sample(label).value(trade.x) for label in task.others]
     ends = []
+    # the strongest bias of those that reach an end: a weak one may change nothing
     if any(x < min(reached.values()) for x in wanted):
-        ends.append(min(reached, key=lambda bias: reached[bias]))
+        ends.append(min(reached, key=lambda bias: (reached[bias], -abs(bias))))
     if any(x > max(reached.values()) for x in wanted):
-        ends.append(max(reached, key=lambda bias: reached[bias]))
-    # vanilla at an end means that no bias was tried on that side, or that it changed nothing
+        ends.append(max(reached, key=lambda bias: (reached[bias], abs(bias))))
     return [bias * 1.5 for bias in ends if bias and abs(bias) * 1.5 <= LARGEST_BIAS]
 
 

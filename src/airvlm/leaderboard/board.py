@@ -10,7 +10,7 @@ a rank: a method's rank is one more than the number of methods whose whole inter
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,6 +71,7 @@ class Row(_Strict):
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    difference: float | None = None  # to vanilla, as measured; positive is better
     gain: float | None = None  # at equal recall or yes-ratio; positive is better
     gain_low: float | None = None
     gain_high: float | None = None
@@ -81,7 +82,13 @@ class Row(_Strict):
     changed: float | None = None  # share of answers
     cost: float | None = None  # seconds per answer over vanilla's, in the same run
     keeping_bias: float | None = None
+    calibrated: bool = False  # the best setting on the calibration split; False: the method's default options
     submitted_by: Name = ""
+
+    @property
+    def explained(self) -> float | None:
+        """The part of the difference to vanilla that a bias at the same recall (or yes-ratio) gives as well."""
+        return None if self.gain is None or self.difference is None else self.difference - self.gain + 0.0
 
 
 class Board(_Strict):
@@ -94,12 +101,20 @@ class Board(_Strict):
     skipped: dict[Name, Text] = {}  # methods that were not run, and why
 
     @classmethod
-    def of(cls, results: Results, *, skipped: dict[str, str] | None = None, submitted_by: str = "") -> Board:
+    def of(
+        cls,
+        results: Results,
+        *,
+        skipped: dict[str, str] | None = None,
+        calibrated: Collection[str] = (),
+        submitted_by: str = "",
+    ) -> Board:
         """The board of a results folder.
 
         Args:
             results: of an evaluation; tasks without a trade-off are left out.
             skipped: methods that were not run, and why.
+            calibrated: labels of settings that were found on the calibration split.
             submitted_by: who measured it, shown beside every row.
         """
         setups, rows = {}, []
@@ -110,7 +125,8 @@ class Board(_Strict):
             setup = _setup(results, task, trade.ys[0], trade.x)
             key = f"{setup.model}, {setup.task}"
             setups[key] = setup
-            rows += [_row(task, key, setup, label, submitted_by) for label in task.methods]
+            made = [_row(task, key, setup, label, submitted_by) for label in task.methods]
+            rows += [row.model_copy(update={"calibrated": row.method in calibrated}) for row in made]
         versions = {name: metadata.version(name) for name in VERSIONS}
         return cls(versions=versions, setups=setups, rows=rows, skipped=skipped or {})
 
@@ -164,16 +180,19 @@ class Board(_Strict):
         """A table per setup."""
         parts = []
         for key, setup in self.setups.items():
-            head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", setup.metric]
+            head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", "explained", setup.metric]
             others = _shown_metrics(self, key, setup)
             head += [*others, "tokens", "acted", "changed", "cost"]
             parts += [f"## {key}", "", describe(setup), "", _line(head), _line(["---"] * len(head))]
             for rank, row in self.rank_rows(key):
                 cells = [
                     "" if rank is None else str(rank),
-                    f"`{row.method}`" + (f" ({row.submitted_by})" if row.submitted_by else ""),
+                    f"`{row.method}`"
+                    + (" (calibrated)" if row.calibrated else "")
+                    + (f" ({row.submitted_by})" if row.submitted_by else ""),
                     row.site,
                     gain_text(row),
+                    explained_text(row),
                     figure_text(row),
                     *(_number(row.metrics.get(name)) for name in others),
                     _number(row.tokens),
@@ -193,7 +212,8 @@ def describe(setup: Setup) -> str:
     return (
         f"{setup.items} items on {setup.images} images ({setup.split} split, {setup.variant}), greedy. Gain: the "
         f"difference in {setup.metric} to a bias at equal {setup.held_equal}, in points with a 95 % interval; positive "
-        "is better. Methods whose intervals overlap share a rank. Cost: seconds per answer over vanilla's in the same "
+        f"is better. Explained: the rest of the difference in {setup.metric} to vanilla, which the bias alone gives at "
+        "that place. Methods whose intervals overlap share a rank. Cost: seconds per answer over vanilla's in the same "
         "run."
     )
 
@@ -282,12 +302,13 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
     vanilla = next(iter(task.rows_of(VANILLA)))
     sign = -1.0 if setup.better == "lower" else 1.0
     gain = _orient(own, sign)
+    difference = None if own["difference"] is None else sign * own["difference"] + 0.0
     if label == VANILLA:
         gain = (0.0, 0.0, 0.0)  # on the curve by definition
     failed = own["failed"] + own["unanswered"]
     note = f"{failed} of {n} answers failed" if failed else task.inactive_reason(label) or ""
     if failed:
-        gain = (None, None, None)
+        gain, difference = (None, None, None), None
     cost = None
     if label != VANILLA and own["seconds"] and vanilla["seconds"]:
         cost = own["seconds"] / vanilla["seconds"]
@@ -302,6 +323,7 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
         value=own["value"],
         low=own["low"],
         high=own["high"],
+        difference=difference,
         gain=gain[0],
         gain_low=gain[1],
         gain_high=gain[2],
@@ -345,6 +367,11 @@ def gain_text(row: Row) -> str:
     beyond = " (beyond the curve)" if row.on_curve is False else ""
     note = f" ({row.note})" if row.note else ""
     return f"{row.gain:+.1f}{interval}{beyond}{note}"
+
+
+def explained_text(row: Row) -> str:
+    """`+1.3`: what a bias alone gives; empty for vanilla."""
+    return "" if row.explained is None else f"{row.explained:+.1f}"
 
 
 def figure_text(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from airvlm.evaluation.plan import TaskSpec, choose_items
 from airvlm.methods.artifacts import ArtifactMethod
 from airvlm.methods.base import Method
 from airvlm.methods.biases import EOSBias, YesBias
+from airvlm.methods.composed import Composed
 from airvlm.methods.controls import Wrapper
 from airvlm.methods.names import METHODS, get_method
 from airvlm.vlm import VLM
 
-__all__ = ["CONTROLS", "choose_methods", "make_artifacts"]
+__all__ = ["CONTROLS", "choose_methods", "label_setting", "make_artifacts"]
 
 # Controls beside the methods: what a plausibility cut-off explains alone, and crops that should not help.
 CONTROLS = ("mean-token(crop-blend)", "other-image(crop-blend)")
@@ -67,6 +69,13 @@ def make_artifacts(vlm: VLM, names: Iterable[str], specs: Sequence[TaskSpec], fo
         if method is not None:
             methods[name] = method
     return methods
+
+
+def label_setting(method: Method) -> str:
+    """The spelling of a method without the paths of its artifacts, which belong to one machine."""
+    if isinstance(method, Composed):
+        return "+".join(label_setting(part) for part in method.methods)
+    return replace(method, artifact="").label if isinstance(method, ArtifactMethod) else method.label
 
 
 def _calibration_images(spec: TaskSpec) -> list[Any]:

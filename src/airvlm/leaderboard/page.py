@@ -10,7 +10,7 @@ from dataclasses import replace
 from xml.sax.saxutils import escape
 
 from airvlm.evaluation.results import VANILLA, Results
-from airvlm.leaderboard.board import Board, Row, describe, figure_text, gain_text
+from airvlm.leaderboard.board import Board, Row, describe, explained_text, figure_text, gain_text
 from airvlm.reporting.answers import AnswerCard, answer_cards
 from airvlm.reporting.page import render_page
 from airvlm.tiny import BundledScene
@@ -71,6 +71,7 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
     return [
         (row.site, None),
         (gain_text(row), row.gain),
+        (explained_text(row), row.explained),
         (figure_text(row), row.value),
         *(number(row.metrics.get(name)) for name in metrics),
         number(row.tokens),

@@ -55,7 +55,7 @@ class ADHH(Method):
     data: ClassVar[str] = "a list of heads, built in for LLaVA-1.5-7B, -13B and LLaVA-1.6-34B"
 
     tau: float = option(0.4, "attention on the text from which a head is deactivated", low=0, high=1)
-    scale: float = option(0.0, "what is left of that attention; 1 is off", low=0, high=1, off=1)
+    scale: float = option(0.0, "what is left of that attention; 1 is off", low=0, high=1, off=1, search=(0.0, 0.9))
     heads: tuple[tuple[int, int], ...] | None = option(
         None, "pairs (layer, head), counted from 0; none is the published list of a known checkpoint", low=0
     )

@@ -41,7 +41,9 @@ class CODE(ContrastiveMethod):
     site: ClassVar[str] = "logits"
     cost: ClassVar[str] = "2 passes, and one description per image"
 
-    alpha: float = option(1.0, "scales the contrast's weight; 0 is off, the cut-off included", low=0, high=2, off=0)
+    alpha: float = option(
+        1.0, "scales the contrast's weight; 0 is off, the cut-off included", low=0, high=2, off=0, search=(0.1, 2.0)
+    )
     k: float = option(0.7, "exponent of the difference between the two distributions", above=0)
     tokens: int = option(256, "longest description, in tokens", low=1)
     instruction: str = option(INSTRUCTION, "what the model is asked for the description")

@@ -41,8 +41,10 @@ class CRoPS(ContrastiveMethod):
     site: ClassVar[str] = "logits"
     cost: ClassVar[str] = "3 passes, one without visual tokens"
 
-    alpha: float = option(1.0, "weight of the least attended visual tokens; 0 is off", low=0, off=0)
-    decay: float = option(0.01, "lambda, how fast the image is forgotten, per token; 0 is off", low=0, off=0)
+    alpha: float = option(1.0, "weight of the least attended visual tokens; 0 is off", low=0, off=0, search=(0.1, 2.0))
+    decay: float = option(
+        0.01, "lambda, how fast the image is forgotten, per token; 0 is off", low=0, off=0, search=(0.002, 0.05)
+    )
     beta: float = option(0.1, "tokens less likely than beta times the likeliest are never said", low=0, high=1)
     gate: float = option(0.95, "act only where the likeliest token has at most this probability", low=0, high=1)
     layer: int = option(2, "first decoder layer in which tokens are hidden; the one before chooses them", low=1)

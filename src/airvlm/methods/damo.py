@@ -36,7 +36,9 @@ class DAMO(Method):
     cost: ClassVar[str] = "1 pass with the head applied to the upper half of the layers, twice where it acts"
     needs_images: ClassVar[bool] = False
 
-    tau: float = option(-0.3, "cosine below which a layer turns round; -1 is off", low=-1, high=1, off=-1)
+    tau: float = option(
+        -0.3, "cosine below which a layer turns round; -1 is off", low=-1, high=1, off=-1, search=(-0.9, 0.3)
+    )
     alpha: float = option(0.7, "how long changes of the prediction are remembered", low=0, high=1)
     beta_1: float = option(0.05, "share of earlier steps in the momentum of states", low=0, high=1)
     beta_2: float = option(0.2, "the same in a layer that turns round", low=0, high=1)

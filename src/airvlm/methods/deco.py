@@ -35,7 +35,9 @@ class DeCo(LensMethod):
     site: ClassVar[str] = "logits"
     cost: ClassVar[str] = "1 pass with the head applied to some layers"
 
-    alpha: float = option(0.6, "weight of the earlier layer; 0 is off, the choice of candidates included", low=0, off=0)
+    alpha: float = option(
+        0.6, "weight of the earlier layer; 0 is off, the choice of candidates included", low=0, off=0, search=(0.1, 1.0)
+    )
     top_p: float = option(0.9, "probability that the candidates hold together", above=0, high=1)
     top_k: int = option(20, "most candidates", low=1)
     layers: tuple[int, int] | None = option(

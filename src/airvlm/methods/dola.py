@@ -34,7 +34,9 @@ class DoLa(LensMethod):
     site: ClassVar[str] = "logits"
     cost: ClassVar[str] = "1 pass with the head applied to some layers"
 
-    weight: float = option(1.0, "weight of the early layer; 0 is off, the cut-off included", low=0, off=0)
+    weight: float = option(
+        1.0, "weight of the early layer; 0 is off, the cut-off included", low=0, off=0, search=(0.1, 2.0)
+    )
     beta: float = option(0.1, "tokens less likely than beta times the likeliest are never said", low=0, high=1)
     candidates: Literal["high", "low"] = option("high", "candidate layers: every second one of the upper or lower half")
     faithful: bool = option(

@@ -39,7 +39,9 @@ class ProjectAway(Method):
     data: ClassVar[str] = "names of the objects to remove"
 
     objects: str = option("", "objects that are removed, separated by /, as in dog/fire hydrant")
-    alpha: float = option(3.5, "how much of an object is removed; 1 is its share; 0 is off", low=0, off=0)
+    alpha: float = option(
+        3.5, "how much of an object is removed; 1 is its share; 0 is off", low=0, off=0, search=(0.5, 5.0)
+    )
     image_layer: int | None = option(None, "decoder layer whose output is changed; none is 19 of 32, scaled", low=0)
     text_layer: int | None = option(None, "decoder layer that objects are read from; none is 21 of 32, scaled", low=0)
 

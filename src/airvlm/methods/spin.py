@@ -34,7 +34,9 @@ class SPIN(HeadMethod):
     summary: ClassVar[str] = "turns down the attention heads that look away from the image"
     site: ClassVar[str] = "attention"
 
-    factor: float = option(0.08, "what is left of a suppressed head's output; 1 is off", low=0, high=1, off=1)
+    factor: float = option(
+        0.08, "what is left of a suppressed head's output; 1 is off", low=0, high=1, off=1, search=(0.0, 0.9)
+    )
     keep: float = option(0.95, "share of the heads that stay as they are, in every layer", low=0, high=1)
     layers: tuple[int, int] | None = option(None, "decoder layers that are changed; none is all of them", span=True)
     faithful: bool = option(False, "rank heads by summed scores before the softmax, as the published code")

@@ -41,7 +41,7 @@ class VAR(Method):
     site: ClassVar[str] = "attention"
     data: ClassVar[str] = "the language model's massive dimensions, built in for LLaMA-2-7B and -13B"
 
-    keep: float = option(0.6, "what stays of the attention to sinks; 1 is off", low=0, high=1, off=1)
+    keep: float = option(0.6, "what stays of the attention to sinks; 1 is off", low=0, high=1, off=1, search=(0.1, 0.9))
     tau: float = option(20.0, "value of a massive dimension from which a token is a sink", low=0)
     rho: float = option(0.5, "largest share of visual sinks in the attention to the image", low=0, high=1)
     min_image: float = option(0.2, "smallest attention to the image of a head that is changed", low=0, high=1)
