@@ -1,8 +1,8 @@
 """`python -m tools.readme`: the generated parts of README.md, docs and the command line, from the registry.
 
-    <!-- generated: methods by site -->
-    | acts on | methods | ...
-    <!-- end of methods by site -->
+    <!-- generated: known methods -->
+    | method | paper | ...
+    <!-- end of known methods -->
 
 Prints the files that changed. With --check nothing is written, and it exits with 1 if a file is out of date.
 """
@@ -24,6 +24,20 @@ __all__ = ["PARTS", "main", "replace_part"]
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference" / "methods"
 WRAPPERS = "controls.md"  # one page for the controls that wrap a method
+KNOWN = {
+    "air",
+    "crop-blend",
+    "deco",
+    "dola",
+    "icd",
+    "memvr",
+    "nullu",
+    "opera",
+    "pai",
+    "vaf",
+    "vcd",
+    "vista",
+}  # in README
 # As data passes them; a site that is not named comes before the controls
 SITES = ("input", "visual tokens", "attention", "hidden states", "feed-forward", "logits", "weights", "decoding loop")
 
@@ -31,22 +45,26 @@ SITES = ("input", "visual tokens", "attention", "hidden states", "feed-forward",
 # -- methods
 
 
-def methods_by_site() -> str:
-    """One row per site: the methods that act there, those with one pass per token first."""
-    rows: dict[str, tuple[list[str], list[str]]] = {}
-    for name, kind in _methods():
-        more = not kind.cost.startswith(("1 pass", "that of"))
-        rows.setdefault(kind.site, ([], []))[more].append(_link(name, kind, "docs/reference/methods/"))
-    lines = [[site, ", ".join(one), ", ".join(more)] for site, (one, more) in rows.items()]
-    return _table(["acts on", "1 pass per token", "extra passes"], lines)
+def known_methods() -> str:
+    """One row per method that many papers compare with, AIR and our own; and how many there are in all."""
+    methods, folder = _methods(), "docs/reference/methods/"
+    controls = sum(kind.site == "control" for _, kind in methods)
+    table = _methods_table([(name, kind) for name, kind in methods if name in KNOWN], folder)
+    every = f"[{len(methods) - controls} methods and {controls} controls]({folder}index.md)"
+    return f"{table}\n\nThese are the best known of {every}. The page of each says what paper, code and airvlm do."
 
 
 def methods_table() -> str:
     """One row per method."""
+    return _methods_table(_methods(), "")
+
+
+def _methods_table(methods: Iterable[tuple[str, type[Method]]], folder: str) -> str:
+    head = ["method", "paper", "acts on", "forward passes (vanilla: 1)", "what it does"]
     rows = [
-        [_link(name, kind, ""), _paper(kind.paper), kind.site, kind.cost, kind.summary] for name, kind in _methods()
+        [_link(name, kind, folder), _paper(kind.paper), kind.site, kind.cost, kind.summary] for name, kind in methods
     ]
-    return _table(["method", "paper", "acts on", "forward passes", "what it does"], rows)
+    return _table(head, rows)
 
 
 def options_of(name: str) -> str:
@@ -143,7 +161,7 @@ def _options(command: Any, context: Any) -> Iterable[Sequence[str]]:
 # -- files
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"methods by site": methods_by_site},
+    "README.md": {"known methods": known_methods},
     "docs/reference/methods/index.md": {"methods": methods_table},
     "docs/reference/methods/controls.md": {"wrappers": wrappers_table},
     "docs/reference/models.md": {"models": models_table},
