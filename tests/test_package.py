@@ -28,6 +28,22 @@ def test_importing_the_checks_imports_no_model_library() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_importing_the_model_class_imports_no_model_code() -> None:
+    """transformers' model code and torch's compiler take longer to import than torch and transformers themselves."""
+    script = """
+import sys, torch, transformers
+before = set(sys.modules)
+from airvlm import VLM
+new = set(sys.modules) - before
+slow = {"transformers.modeling_utils", "transformers.modeling_outputs", "torch._dynamo", "torch.distributed.tensor"}
+slow |= {"sympy", "scipy", "accelerate", "jinja2", "pandas", "matplotlib", "airvlm.methods.public"}
+assert not slow & new, slow & new
+assert len(new) <= 110, len(new)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", airvlm.__all__)
 def test_every_public_name_is_what_it_names(name: str) -> None:
     assert getattr(airvlm, name).__name__.split(".")[-1] == name

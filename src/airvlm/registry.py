@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import cached_property
 from importlib import import_module, metadata
 from typing import Any, Generic, TypeVar
 
@@ -22,17 +23,24 @@ class Registry(MutableMapping[str, V], Generic[V]):
 
     Args:
         group: the entry-point group.
-        own: the package's own names.
+        own: the package's own names, or a function that finds them, called when one is first looked up.
         adopt: (name, what the entry point loads, its package) -> the value; raises if it cannot be used.
     """
 
-    def __init__(self, group: str, own: dict[str, V], adopt: Callable[[str, Any, str], V]) -> None:
+    def __init__(
+        self, group: str, own: dict[str, V] | Callable[[], dict[str, V]], adopt: Callable[[str, Any, str], V]
+    ) -> None:
         self.group = group
-        self.own = own
+        self._own = own
         self.adopt = adopt
         self.problems: dict[str, str] = {}  # entries from outside that cannot be used, and why
         self._outside: dict[str, V] = {}
         self._entries: dict[str, metadata.EntryPoint] | None = None
+
+    @cached_property
+    def own(self) -> dict[str, V]:
+        """The package's own names and what they stand for."""
+        return self._own() if callable(self._own) else self._own
 
     @property
     def names(self) -> list[str]:

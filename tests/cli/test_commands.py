@@ -11,7 +11,8 @@ import pytest
 from airvlm import cli
 from tests.cli.conftest import Run
 
-HEAVY = {"torch", "transformers", "matplotlib", "pandas"}
+OPTIONAL = {"matplotlib", "pandas", "ray", "fastapi", "uvicorn", "gradio", "pyarrow", "nltk", "vllm", "lmms_eval"}
+HEAVY = OPTIONAL | {"torch", "transformers", "tokenizers", "huggingface_hub", "scipy", "jinja2"}
 
 
 def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,6 +32,7 @@ def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[s
         (["info", "crop-blend"], 600),
         (["info", "models"], 600),
         (["info", "tasks"], 800),
+        (["data", "list"], 700),
         (["scene", "-o", "SCENE"], 700),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -47,6 +49,21 @@ assert len(sys.modules) < {most}, len(sys.modules)
 """
     done = run_python(script)
     assert done.returncode == 0, done.stderr
+
+
+def test_ask_imports_what_the_model_needs_and_nothing_else(image: str) -> None:
+    script = f"""
+import sys
+from airvlm import cli
+assert cli.run(["ask", {image!r}, "Is there a cat?", "--model", "tiny", "--max-new-tokens", "1"]) == 0
+ports = [name for name in sys.modules if name.startswith(("airvlm.models.", "airvlm.serve", "airvlm.evaluation"))]
+print(sorted({OPTIONAL!r} & set(sys.modules)), sorted(ports))
+"""
+    done = run_python(script)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.splitlines()[-1] == "[] ['airvlm.models.families', 'airvlm.models.loading', 'airvlm.models.parts']"
+    )
 
 
 def test_the_overview_has_every_command_in_full(run: Run) -> None:

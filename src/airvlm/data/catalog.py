@@ -19,8 +19,6 @@ from airvlm.data.download import Checks, DataDamaged, DataUnreachable, download_
 from airvlm.data.hub import HubRepository, is_offline, open_hub
 from airvlm.storage.atomic import write_atomically
 from airvlm.tasks import TASKS
-from airvlm.tasks.chair import draw_images
-from airvlm.tasks.files.coco import Instances, get_image_key
 from airvlm.tasks.files.reading import read_records, read_table
 
 __all__ = ["DATA_SETS", "DataSet", "Fetch", "Need", "Part", "find_need", "list_tasks"]
@@ -331,6 +329,10 @@ def _get_annotations(fetch: Fetch) -> None:
 def _build_coco(split: str) -> Callable[[Fetch], None]:
     def build(fetch: Fetch) -> None:
         _get_annotations(fetch)
+        # `airvlm data list` needs none of them
+        from airvlm.tasks.chair import draw_images
+        from airvlm.tasks.files.coco import Instances, get_image_key
+
         listed = Instances(fetch.folder / "annotations/instances_val2014.json").files
         files = {get_image_key(image): name for image, name in listed.items()}
         fetch.images(_get_coco_urls(files[image] for image in draw_images(list(files), 0, split)))

@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from PIL import Image
-
 from airvlm.tasks.files.reading import TaskDataMissing
 
 __all__ = [
@@ -265,6 +263,8 @@ def download_images(
 
 def download_image(url: str, path: Path) -> None:
     """Download an image unless it is there already; anything else is refused."""
+    from PIL import Image  # lists of data sets do not need it
+
     if path.exists():
         return
     scratch = path.with_name(path.name + ".new")

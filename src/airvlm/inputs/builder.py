@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from transformers import BatchFeature
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from airvlm.inputs.cache import ImageCache, cache_of, provenance, serial
 from airvlm.inputs.images import BadImage, ImageSource, LoadedImage, read_image
@@ -153,6 +152,8 @@ class InputBuilder:
         except _OtherLayout:
             self._features_cached = False
             return inputs
+        from transformers.modeling_outputs import BaseModelOutputWithPooling  # slow to import without a model
+
         entries = [entry for entry, _ in found]
         stacked = found[0][1]
         output = BaseModelOutputWithPooling(pooler_output=torch.stack(entries) if stacked else entries)

@@ -1,123 +1,18 @@
-"""The methods, one paper per file, and their names."""
+"""The methods, one paper per file, and their names.
 
-from airvlm.methods.adhh import ADHH
-from airvlm.methods.air import AIR, AIRMemory
-from airvlm.methods.artifacts import Artifact
-from airvlm.methods.avisc import AvisC
-from airvlm.methods.base import Method, option
-from airvlm.methods.biases import CutOff, EOSBias, NearTie, Temperature, YesBias
-from airvlm.methods.code import CODE
-from airvlm.methods.composed import Composed
-from airvlm.methods.controls import FarthestCrops, MeanToken, NoisyCrops, OtherImage, RandomCrops, ShrunkCrops
-from airvlm.methods.crg import CRG
-from airvlm.methods.crop_blend import CropBlend
-from airvlm.methods.crops import CRoPS
-from airvlm.methods.damo import DAMO
-from airvlm.methods.deco import DeCo
-from airvlm.methods.direction_controls import OppositeDirections, OtherDirections, RandomDirections
-from airvlm.methods.dola import DoLa
-from airvlm.methods.hulluedit import HulluEdit
-from airvlm.methods.icd import ICD
-from airvlm.methods.m3id import M3ID
-from airvlm.methods.marine import MARINE
-from airvlm.methods.memvr import MemVR
-from airvlm.methods.mlihe import MLIHE
-from airvlm.methods.names import METHODS, build_method, get_method, list_methods, parse_method
-from airvlm.methods.nullu import CIPHER, Nullu
-from airvlm.methods.opera import OPERA
-from airvlm.methods.pai import PAI
-from airvlm.methods.project_away import ProjectAway
-from airvlm.methods.ritual import ED, RITUAL
-from airvlm.methods.rudder import RUDDER
-from airvlm.methods.sid import SID
-from airvlm.methods.spin import SPIN
-from airvlm.methods.templates import (
-    AttentionMethod,
-    ContrastiveMethod,
-    FeedForwardMethod,
-    HeadMethod,
-    LensMethod,
-    LogitsMethod,
-    LoopMethod,
-    ReAskMethod,
-    SteeringMethod,
-    VisualTokenMethod,
-)
-from airvlm.methods.vaf import VAF
-from airvlm.methods.var import VAR
-from airvlm.methods.vcd import VCD
-from airvlm.methods.vicrop import ViCrop
-from airvlm.methods.view_controls import CropVote, TestTimeAugmentation
-from airvlm.methods.vista import VISTA
-from airvlm.methods.vti import VTI
+The names are those of public.py, which is imported when one of them is used: loading a model needs no method.
+"""
 
-__all__ = [
-    "ADHH",
-    "AIR",
-    "CIPHER",
-    "CODE",
-    "CRG",
-    "DAMO",
-    "ED",
-    "ICD",
-    "M3ID",
-    "MARINE",
-    "METHODS",
-    "MLIHE",
-    "OPERA",
-    "PAI",
-    "RITUAL",
-    "RUDDER",
-    "SID",
-    "SPIN",
-    "VAF",
-    "VAR",
-    "VCD",
-    "VISTA",
-    "VTI",
-    "AIRMemory",
-    "Artifact",
-    "AttentionMethod",
-    "AvisC",
-    "CRoPS",
-    "Composed",
-    "ContrastiveMethod",
-    "CropBlend",
-    "CropVote",
-    "CutOff",
-    "DeCo",
-    "DoLa",
-    "EOSBias",
-    "FarthestCrops",
-    "FeedForwardMethod",
-    "HeadMethod",
-    "HulluEdit",
-    "LensMethod",
-    "LogitsMethod",
-    "LoopMethod",
-    "MeanToken",
-    "MemVR",
-    "Method",
-    "NearTie",
-    "NoisyCrops",
-    "Nullu",
-    "OppositeDirections",
-    "OtherDirections",
-    "OtherImage",
-    "ProjectAway",
-    "RandomCrops",
-    "RandomDirections",
-    "ReAskMethod",
-    "ShrunkCrops",
-    "SteeringMethod",
-    "Temperature",
-    "TestTimeAugmentation",
-    "ViCrop",
-    "VisualTokenMethod",
-    "YesBias",
-    "build_method",
-    "get_method",
-    "list_methods",
-    "option",
-    "parse_method",
-]
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+if _TYPE_CHECKING:
+    from airvlm.methods.public import *  # noqa: F403
+    from airvlm.methods.public import __all__ as __all__
+
+
+def __getattr__(name: str) -> _Any:
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_import_module("airvlm.methods.public"), name)

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.activations import ACT2FN
 
 from airvlm.methods.base import option
 from airvlm.methods.evidence.base import NO_CONTROL, CropControl, CropIntervention, CropMethod, ShownEvidence
@@ -237,6 +236,8 @@ def find_activation(name: str, model: nn.Module) -> Activation:
     """The activation by name; "decoder" is the one of the model's own config."""
     if name != "decoder":
         return ACTIVATIONS[name]
+    from transformers.activations import ACT2FN  # imports transformers' model code
+
     config: Any = model.config
     text = config.get_text_config()
     own = getattr(text, "hidden_act", None) or getattr(text, "hidden_activation", None) or "silu"

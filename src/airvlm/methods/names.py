@@ -77,7 +77,7 @@ def _find_built_in() -> dict[str, type[Method]]:
     return found
 
 
-METHODS: Registry[type[Method]] = Registry("airvlm.methods", _find_built_in(), _adopt)
+METHODS: Registry[type[Method]] = Registry("airvlm.methods", _find_built_in, _adopt)
 
 
 def list_methods() -> list[str]:

@@ -16,7 +16,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import build_hf_headers, get_session
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from airvlm import photo, tiny
 from airvlm.models.families import FAMILIES, is_port
@@ -212,6 +212,8 @@ def _load_port(source: str | Path, where: dict[str, Any]) -> tuple[nn.Module, An
 def _from_pretrained(
     source: str, trust_remote_code: bool, where: dict[str, Any], allow_missing: bool
 ) -> tuple[nn.Module, Any]:
+    from transformers import AutoModelForImageTextToText, AutoProcessor  # they import transformers' model code
+
     hub = {name: where[name] for name in HUB_OPTIONS if name in where}
     try:
         processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code, **hub)

@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
 from airvlm.models.families import FAMILIES, REFUSED, Family, Layout
 
@@ -159,6 +158,8 @@ def check_processor(processor: Any, parts: ModelParts) -> None:
             f"{parts.image_token_id}. {advice}"
         )
     # Equal token ids: it may still be the processor of a family that lays out pixels differently.
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES  # imports transformers' model code
+
     layouts = {
         f: FAMILIES[f].layout for f, name in PROCESSOR_MAPPING_NAMES.items() if name == kind and f in FAMILIES.own
     }

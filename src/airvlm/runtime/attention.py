@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import DISABLED, token_chunks
@@ -136,8 +136,10 @@ def _switch(config: Any, stack: ExitStack) -> None:
         name = PREFIX + before
         if not users:
             if not _NAMES.get(name):
-                AttentionInterface.register(name, _attend)
-                AttentionMaskInterface.register(name, AttentionMaskInterface()[before])
+                masks = transformers.AttentionMaskInterface
+                # Not a decorator: these names and torch's compiler take seconds to import before there is a model
+                transformers.AttentionInterface.register(name, torch.compiler.disable(_attend))
+                masks.register(name, masks()[before])
             _NAMES[name] = _NAMES.get(name, 0) + 1
             config._attn_implementation_internal = name
         _CONFIGS[id(config)] = config, before, users + 1
@@ -155,8 +157,8 @@ def _restore(config: Any) -> None:
         _NAMES[name] -= 1
         if not _NAMES[name]:
             del _NAMES[name]
-            AttentionInterface._global_mapping.pop(name, None)
-            AttentionMaskInterface._global_mapping.pop(name, None)
+            transformers.AttentionInterface._global_mapping.pop(name, None)
+            transformers.AttentionMaskInterface._global_mapping.pop(name, None)
 
 
 def _original(module: Any) -> tuple[str, Attend]:
@@ -167,7 +169,6 @@ def _original(module: Any) -> tuple[str, Attend]:
     return name, attend
 
 
-@torch.compiler.disable
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, Any]:

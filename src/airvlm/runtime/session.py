@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -251,23 +251,29 @@ class Session:
     # -- hooks
 
     def _register_hooks(self, stack: ExitStack) -> None:
-        """Hook token ids at the top, embeddings at the decoder, the intervention's layers, and the logits."""
+        """Hook token ids at the top, embeddings at the decoder, the intervention's layers, and the logits.
+
+        What the hooks call breaks a graph that is being compiled, so that session state is not baked into it. It is
+        marked here and not by decorators: torch's compiler takes a second to import before there is a model.
+        """
+        start_pass, on_embeds = torch.compiler.disable(self._start_pass), torch.compiler.disable(self._on_embeds)
+        on_logits, on_site = torch.compiler.disable(self._on_logits), torch.compiler.disable(self._on_site)
 
         def model_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ids = kwargs.get("input_ids", args[0] if args else None)
             if not self._skips(_length(ids)):
-                self._start_pass(ids, kwargs)
+                start_pass(ids, kwargs)
 
         def decoder_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             embeds = kwargs.get("inputs_embeds")
             if embeds is None or self._skips(embeds.shape[1]):
                 return None
-            new = self._on_embeds(embeds)
+            new = on_embeds(embeds)
             return None if new is None else (args, {**kwargs, "inputs_embeds": new})
 
         def model_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
             if not self._skips(_length(kwargs.get("input_ids", args[0] if args else None))):
-                self._on_logits(out)
+                on_logits(out)
 
         model, parts = self.parts.model, self.parts
         stack.callback(model.register_forward_pre_hook(model_input, with_kwargs=True).remove)
@@ -276,14 +282,14 @@ class Session:
             stack.callback(model.register_forward_hook(model_output, with_kwargs=True).remove)
         for site, layers in self._sites.items():
             for i in layers:
-                self._hook_layer(site, i, stack)
+                self._hook_layer(site, i, on_site, stack)
 
-    def _hook_layer(self, site: str, i: int, stack: ExitStack) -> None:
-        """Hook one site of one layer."""
+    def _hook_layer(self, site: str, i: int, on_site: Callable[..., Tensor | None], stack: ExitStack) -> None:
+        """Hook one site of one layer; `on_site` is `_on_site`."""
 
         def changed_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             h = args[0] if args else kwargs["hidden_states"]
-            new = None if self._skips(h.shape[-2]) else self._on_site(site, i, h)
+            new = None if self._skips(h.shape[-2]) else on_site(site, i, h)
             if new is None:
                 return None
             return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
@@ -293,7 +299,7 @@ class Session:
             if self._skips(x.shape[-2]):
                 return None
             y = out[0] if isinstance(out, tuple) else out  # attention adds its weights, experts their router's logits
-            new = self._on_site(site, i, y, x)
+            new = on_site(site, i, y, x)
             if new is None:
                 return None
             return (new, *out[1:]) if isinstance(out, tuple) else new
@@ -314,9 +320,6 @@ class Session:
             return not self.intervention.acts_in_decode and length == 1
         return DISABLED.get()
 
-    # The functions below break a graph that is being compiled, so that session state is not baked into it.
-
-    @torch.compiler.disable
     def _start_pass(self, ids: Any, kwargs: dict[str, Any]) -> None:
         assert self._contexts is not None
         if threading.current_thread() is not (self._contexts.calling or self._contexts.owner):
@@ -357,7 +360,6 @@ class Session:
         self._image_passes += visual is not None
         self.intervention.start_pass(self._pass)
 
-    @torch.compiler.disable
     def _on_embeds(self, embeds: Tensor) -> Tensor | None:
         fp = self._pass
         if fp is None or embeds.shape[1] != fp.length:
@@ -367,7 +369,6 @@ class Session:
             return None
         return self.intervention.embeds(fp, embeds)
 
-    @torch.compiler.disable
     def _on_site(self, site: str, i: int, y: Tensor, x: Tensor | None = None) -> Tensor | None:
         """The value y at a site of layer i, (B, L, d), and for outputs the module's input x."""
         fp = self._pass
@@ -392,7 +393,6 @@ class Session:
             new = self.intervention.residual(fp, i, y)
         return None if new is None else new.reshape(shape)
 
-    @torch.compiler.disable
     def _on_logits(self, out: Any) -> None:
         if self._pass is None:
             return
