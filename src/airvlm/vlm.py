@@ -359,9 +359,32 @@ class VLM:
             reports = [replace(own, seconds=shares) for own in report.rows or (report,) * len(rows)]
         return [self._decode(ids[i], row, reports[i], seconds, stops) for i, row in enumerate(rows)]
 
+    def encode_rows(self, rows: Sequence[Request], method: Method | str | None) -> None:
+        """Encode the images of requests, and the views (crops) that the method needs of them, for later answers.
+
+        Whatever is not in the cache goes through the vision tower in shared calls of at most `parts.max_crop_batch`
+        views. `answer_rows` finds it in the cache, in whatever batches the requests run.
+
+        Args:
+            rows: requests that were read by `builder.read`; all have images, or none has.
+            method: as in `ask`.
+        """
+        method = get_method(method)
+        images = [image for row in rows for image in row.images]
+        with self.lock.acquire():
+            views = None if method is None else method.further_views(self.parts, self.processor, images)
+            self.builder.build(rows, pixels=method is not None and method.needs_pixels, views=views)
+            if views is not None:
+                with torch.no_grad():
+                    views.finish()
+            self.builder.cache.take_seconds("crops")  # no answer's own
+
     def _build(self, rows: Sequence[Request], method: Method | None) -> dict[str, Any]:
         """The model's inputs; raises PromptTooLong for rows that the model cannot read whole."""
-        inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels)
+        views = None
+        if method is not None:
+            views = method.further_views(self.parts, self.processor, [image for row in rows for image in row.images])
+        inputs = self.builder.build(rows, pixels=method is not None and method.needs_pixels, views=views)
         config: Any = self.parts.model.config
         longest = getattr(config.get_text_config(), "max_position_embeddings", None)
         if longest is not None and not self.allow_long_prompts and inputs["input_ids"].shape[1] > longest:

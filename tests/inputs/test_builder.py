@@ -1,5 +1,7 @@
 """InputBuilder: the inputs are those of the processor, and an image is read and processed once."""
 
+import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ from PIL import Image
 from airvlm.inputs import builder as module
 from airvlm.inputs.builder import InputBuilder, Request, _CachedPixels, group_by_length, read_windows
 from airvlm.inputs.images import BadImage, LoadedImage
+from airvlm.methods.crop_blend import CropBlend
 from airvlm.models.parts import ModelParts
 from airvlm.testing import small_models
-from airvlm.vlm import VLM
+from airvlm.vlm import VLM, Answer
 from tests.all_families import FAMILIES
 from tests.checkpoints import save_llava
 
@@ -139,3 +142,117 @@ def test_a_request_that_cannot_be_read_is_an_error_in_its_place(folder: Path) ->
 def test_groups_have_images_or_none_and_the_longest_come_first() -> None:
     rows = dict(enumerate([request("a b", 1), request("a"), request("a b c", 1), request("a", 1, 2), request("a b")]))
     assert list(group_by_length(rows, 2)) == [[3, 2], [0], [4, 1]]
+
+
+# -- crops in the images' own call of the vision tower
+
+
+@pytest.fixture
+def tower(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Builds a small model of a family; `calls` are the images and crops of each call of its vision tower."""
+
+    def build(family: str, **changes: Any) -> tuple[VLM, list[int]]:
+        model, processor = small_models.build(family)
+        vlm = VLM(model, processor, parts=replace(ModelParts.of(model), **changes))
+        calls: list[int] = []
+        encode, encode_crops = vlm.builder._encode, vlm.parts.encode
+        assert encode is not None
+
+        def count(**inputs: Any) -> Any:
+            calls.append(len(inputs.get("image_grid_thw", inputs["pixel_values"])))
+            return encode(**inputs)
+
+        def count_crops(inputs: Any) -> Any:
+            calls.append(len(inputs.get("image_grid_thw", inputs["pixel_values"])))
+            return encode_crops(inputs)
+
+        count.__signature__ = inspect.signature(encode)  # type: ignore[attr-defined]
+        monkeypatch.setattr(vlm.builder, "_encode", count)
+        vlm.parts = vlm.builder.parts = replace(vlm.parts, encode=count_crops)
+        return vlm, calls
+
+    return build
+
+
+def ask(vlm: VLM, *seeds: int, method: Any = "crop-blend", **options: Any) -> list[Answer]:
+    rows = [vlm.builder.read(small_models.sample_image(seed), "what ?") for seed in seeds]
+    return vlm.answer_rows(rows, method, max_new_tokens=4, **options)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "internvl", "gemma3"])
+def test_images_and_their_crops_are_encoded_in_one_call(family: str, tower: Any) -> None:
+    vlm, calls = tower(family)
+    (first,) = ask(vlm, 1)
+    assert calls == [5]
+    assert first.report is not None and first.report.fired and first.report.seconds["crops"] > 0
+    ask(vlm, 1, 2, 3)  # the first image is known
+    assert calls == [5, 10]
+    ask(vlm, 3, 1, 2)
+    assert calls == [5, 10]
+
+
+def test_crops_of_another_shape_are_encoded_in_a_call_of_their_own(tower: Any) -> None:
+    vlm, calls = tower("llava_next")  # an image has more tiles than its crops
+    ask(vlm, 1)
+    assert calls == [4, 1]
+    ask(vlm, 1)
+    assert calls == [4, 1]
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "internvl", "llava_next"])
+def test_one_call_gives_the_answers_of_many(family: str, tower: Any) -> None:
+    vlm, _ = tower(family)
+    together = ask(vlm, 1, 2, 3)
+    for alone in (tower(family)[0], tower(family, max_crop_batch=1)[0], tower(family, max_crop_batch=3)[0]):
+        assert [ask(alone, seed)[0].text for seed in (1, 2, 3)] == [answer.text for answer in together]
+    separate, _ = tower(family)
+    ask(separate, 1, 2, 3, method=None)  # features without crops: these are in calls of their own
+    for one, other in zip(ask(separate, 1, 2, 3), together, strict=True):
+        assert one.text == other.text
+        assert one.report is not None and other.report is not None
+        distances = [[crop.distance for crop in own.crops[0]] for own in (one.report, other.report)]
+        torch.testing.assert_close(*map(torch.tensor, distances), rtol=1e-3, atol=1e-4)
+
+
+def test_a_bound_on_the_crops_in_one_call_is_kept(tower: Any) -> None:
+    vlm, calls = tower("llava", max_crop_batch=3)
+    ask(vlm, 1)
+    assert calls == [3, 2]
+    calls.clear()
+    ask(vlm, 2, 3)
+    assert calls == [3, 3, 3, 1]
+    native, calls = tower("qwen2_5_vl", max_crop_batch=4)
+    assert native.parts.count_views((525, 700)) == 2
+    native.ask(small_models.sample_image(1, (1400, 700)), "what ?", method="crop-blend", max_new_tokens=1)
+    assert calls == [2, 2, 1]
+    calls.clear()
+    assert native.parts.count_views((1050, 1050)) == 6  # too large for any call but one of its own
+    native.ask(small_models.sample_image(1, (1400, 1400)), "what ?", method="crop-blend", max_new_tokens=1)
+    assert calls == [1, 1, 1, 1, 1]
+
+
+def test_vanilla_never_gets_features_that_were_encoded_beside_crops(tower: Any) -> None:
+    vlm, calls = tower("llava")
+    ask(vlm, 1)
+    for method in (None, "crop-blend:weight=0"):
+        inputs = vlm._build([vlm.builder.read(small_models.sample_image(1), "what ?")], method and CropBlend(weight=0))
+        fresh, _ = tower("llava")
+        expected = fresh._build([fresh.builder.read(small_models.sample_image(1), "what ?")], None)
+        given, wanted = (one["mm_encoder_outputs"]["image"].pooler_output for one in (inputs, expected))
+        assert torch.equal(torch.stack(list(given)), torch.stack(list(wanted)))
+    assert calls == [5, 1]
+
+
+def test_requests_are_encoded_ahead_of_their_answers(tower: Any) -> None:
+    expected = [answer.text for answer in ask(tower("llava")[0], 1, 2, 3, 4)]
+    vlm, calls = tower("llava")
+    rows = [vlm.builder.read(small_models.sample_image(seed), "what ?") for seed in (1, 2, 3, 4)]
+    vlm.encode_rows(rows, "crop-blend")
+    assert calls == [20]
+    texts = [
+        answer.text for part in (rows[:1], rows[1:]) for answer in vlm.answer_rows(part, "crop-blend", max_new_tokens=4)
+    ]
+    assert texts == expected
+    assert calls == [20]
+    vlm.encode_rows(rows, None)
+    assert calls == [20, 4]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from airvlm.inputs.prompts import Question, image_token, prompt_text
 from airvlm.models.families import Layout
 from airvlm.models.parts import ModelParts, check_processor
 
-__all__ = ["Images", "InputBuilder", "Request", "group_by_length", "read_windows"]
+__all__ = ["Images", "InputBuilder", "Request", "ViewQueue", "group_by_length", "read_windows"]
 
 Images: TypeAlias = "ImageSource | Sequence[ImageSource] | None"  # one image, several, or none
 WINDOW = 8  # batches that are read, and sorted by length, together
@@ -35,6 +36,19 @@ class Request:
 
     images: tuple[LoadedImage, ...]
     prompt: str
+
+
+class ViewQueue(Protocol):
+    """Further views of the images (crops) that a method needs as tokens: encoded in the images' own call."""
+
+    def take(self, room: int | None = None) -> Mapping[str, Tensor] | None:
+        """The image inputs of the next views, as many as there is room for; None if there are none."""
+
+    def give(self, tokens: Sequence[Tensor]) -> None:
+        """The tokens (N, d) of each view that was taken last."""
+
+    def finish(self) -> Any:
+        """Encode what was not taken."""
 
 
 class InputBuilder:
@@ -51,6 +65,7 @@ class InputBuilder:
         check_processor(processor, parts)
         self.model = model
         self.processor = processor
+        self.parts = parts
         self.family = parts.family
         self.layout = parts.layout
         self.allow_urls = allow_urls
@@ -99,12 +114,15 @@ class InputBuilder:
 
     # -- tensors
 
-    def build(self, requests: Sequence[Request], *, pixels: bool = False) -> dict[str, Any]:
+    def build(
+        self, requests: Sequence[Request], *, pixels: bool = False, views: ViewQueue | None = None
+    ) -> dict[str, Any]:
         """The model's inputs, left-padded.
 
         Args:
             requests: all with images, or all without.
             pixels: pass pixels even where the images' features are known.
+            views: of these images, to be encoded in the same calls of the vision tower.
         """
         options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
         bos = getattr(getattr(self.processor, "tokenizer", None), "bos_token", None)
@@ -124,9 +142,11 @@ class InputBuilder:
             for name, value in encoded.items()
             if isinstance(value, Tensor)
         }
-        return inputs if pixels else self.attach_features(inputs, [image.key for image in images])
+        return inputs if pixels else self.attach_features(inputs, [image.key for image in images], views)
 
-    def attach_features(self, inputs: dict[str, Any], images: Sequence[str]) -> dict[str, Any]:
+    def attach_features(
+        self, inputs: dict[str, Any], images: Sequence[str], views: ViewQueue | None = None
+    ) -> dict[str, Any]:
         """The inputs with cached vision features in place of pixels, where the model's layout allows it.
 
         transformers encodes images before prefill and passes them on as `mm_encoder_outputs`; given there, they replace
@@ -135,6 +155,7 @@ class InputBuilder:
         Args:
             inputs: the model's inputs.
             images: the content key of each image, in order.
+            views: as in `build`.
         """
         if not (self._features_cached and self._encode and "pixel_values" in inputs):
             return inputs
@@ -143,11 +164,14 @@ class InputBuilder:
         if pieces is None:
             return inputs
         made_by = provenance(self.model, self.processor)
-        keys = [(image, made_by) for image in images]
+        keys: list[Hashable] = [(image, made_by) for image in images]
+        if views is not None:
+            # A larger batch may round differently: features that were encoded beside crops are not for vanilla.
+            keys = [key if self.cache.get("features", key) else (key, "beside crops") for key in keys]
         by_key = dict(zip(keys, pieces, strict=True))
         try:
             found = self.cache.get_or_compute(
-                "features", keys, lambda new: self._encode_pieces([by_key[k] for k in new])
+                "features", keys, lambda new: self._encode_pieces([by_key[k] for k in new], views)
             )
         except _OtherLayout:
             self._features_cached = False
@@ -161,17 +185,43 @@ class InputBuilder:
         return {**rest, "mm_encoder_outputs": {"image": output}}
 
     @torch.no_grad()
-    def _encode_pieces(self, pieces: list[dict[str, Tensor]]) -> list[tuple[Tensor, bool]]:
+    def _encode_pieces(self, pieces: list[dict[str, Tensor]], views: ViewQueue | None) -> list[tuple[Tensor, bool]]:
         """One entry per image, and whether the model gives them as one tensor."""
         assert self._encode is not None
         together = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+        started = time.perf_counter()
+        beside = self._take_beside(together, views)
+        taken = time.perf_counter()
+        if beside:
+            together = {name: torch.cat([value, beside[name]]) for name, value in together.items()}
         output = self._encode(**together, return_dict=True)
         features = output.pooler_output
+        crops = len(beside.get("image_grid_thw", beside["pixel_values"])) if beside else 0
         # deepstack features accompany the tokens layer by layer: they would have to be cached and split as well
-        if getattr(output, "deepstack_features", None) is not None or len(features) != len(pieces):
+        if getattr(output, "deepstack_features", None) is not None or len(features) != len(pieces) + crops:
             raise _OtherLayout
+        if views is not None:
+            encoded = time.perf_counter()
+            if beside:
+                views.give([entry.reshape(-1, entry.shape[-1]) for entry in features[len(pieces) :]])
+            views.finish()
+            share = (encoded - taken) * crops / len(features)
+            self.cache.add_seconds("crops", taken - started + share + time.perf_counter() - encoded)
         stacked = isinstance(features, Tensor)
-        return [(one.clone(), stacked) for one in features]  # a view would keep the whole batch in memory
+        return [(one.clone(), stacked) for one in features[: len(pieces)]]  # a view would keep the whole batch
+
+    def _take_beside(self, images: dict[str, Tensor], views: ViewQueue | None) -> dict[str, Tensor]:
+        """Views that can be encoded in one call with the inputs of these images; empty if there are none."""
+        if views is None:
+            return {}
+        count = len(images.get("image_grid_thw", images["pixel_values"]))
+        taken = views.take(self.parts.max_crop_batch - count)
+        if taken is None:
+            return {}
+        if images.keys() <= taken.keys() and all(taken[n].shape[1:] == images[n].shape[1:] for n in images):
+            return {name: taken[name].to(images[name]) for name in images}
+        views.give(self.parts.encode(taken))  # of another shape: in a call of its own
+        return {}
 
 
 class _OtherLayout(Exception):

@@ -35,6 +35,7 @@ class ImageCache:
         self.limit = limit
         self.bytes = 0  # held now
         self.computed: Counter[str] = Counter()  # values stored so far, by kind
+        self._seconds: dict[str, float] = {}  # spent on values before the session that needs them
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._larger_limits: list[int] = []  # of callers that want more room for a while
         self._lock = threading.Lock()
@@ -56,6 +57,14 @@ class ImageCache:
             self._values[kind, key] = value, size
             self.bytes += size - old
             self._trim()
+
+    def add_seconds(self, kind: Kind, seconds: float) -> None:
+        """Seconds were spent on values for a session that has not begun."""
+        self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
+
+    def take_seconds(self, kind: Kind) -> float:
+        """The seconds that were added since they were taken last: the session that needs the values reports them."""
+        return self._seconds.pop(kind, 0.0)
 
     def get_or_compute(
         self, kind: Kind, keys: Sequence[Hashable], compute: Callable[[list[Any]], Sequence[V]]

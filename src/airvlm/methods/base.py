@@ -23,6 +23,8 @@ from airvlm.runtime.session import Session
 if TYPE_CHECKING:
     from torch import nn
 
+    from airvlm.inputs.builder import ViewQueue
+    from airvlm.inputs.images import LoadedImage
     from airvlm.models.parts import ModelParts
 
 __all__ = ["Method", "option"]
@@ -101,6 +103,13 @@ class Method:
     def start(self, context: Context) -> Intervention:
         """What acts during one session."""
         raise NotImplementedError(f"{type(self).__name__} must define start(self, context), or use a template")
+
+    def further_views(self, parts: ModelParts, processor: Any, images: Sequence[LoadedImage]) -> ViewQueue | None:
+        """Views of these images that it will need as tokens beside the images themselves; None if there are none.
+
+        Whoever encodes the images (`InputBuilder.build`) encodes them in the same call.
+        """
+        return None
 
     def bake(self, model: nn.Module) -> None:
         """Change the model's weights so that it computes what this method does, for engines that know no hooks."""

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from airvlm.inputs.builder import ViewQueue
+from airvlm.inputs.images import LoadedImage
 from airvlm.methods.base import Method, option
 from airvlm.methods.evidence.base import CropMethod
+from airvlm.models.parts import ModelParts
 from airvlm.report import Report
 from airvlm.runtime.intervention import DECODING, Context, ForwardPass, GenerateCall, Intervention
 
@@ -75,6 +78,10 @@ class Composed(Method):
     @property
     def decoding(self) -> tuple[str, ...]:  # type: ignore[override]  # likewise
         return tuple(mode for mode in DECODING if all(mode in part.decoding for part in self.methods))
+
+    def further_views(self, parts: ModelParts, processor: Any, images: Sequence[LoadedImage]) -> ViewQueue | None:
+        queues = (part.further_views(parts, processor, images) for part in self.methods)
+        return next((queue for queue in queues if queue is not None), None)
 
     def start(self, context: Context) -> Intervention:
         return CombinedIntervention(self, context, [part.intervention(context) for part in self.methods])

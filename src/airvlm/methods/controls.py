@@ -7,12 +7,16 @@ nothing raises.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from airvlm.inputs.images import LoadedImage
 from airvlm.methods.base import Method, option
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.evidence.base import CropControl, CropMethod
+from airvlm.methods.evidence.crops import CropQueue
+from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import Context, Intervention
 
 __all__ = [
@@ -78,6 +82,10 @@ class CropControlMethod(Wrapper):
     def crop_control(self) -> CropControl:
         """How the evidence is changed."""
         raise NotImplementedError
+
+    def further_views(self, parts: ModelParts, processor: Any, images: Sequence[LoadedImage]) -> CropQueue | None:
+        assert isinstance(self.method, CropMethod)
+        return self.method.further_views(parts, processor, images, self.crop_control())
 
     def start(self, context: Context) -> Intervention:
         assert isinstance(self.method, CropMethod)

@@ -32,6 +32,8 @@ class Family:
     prompt: str = "{images}\n{question}\n"
     # Options with which the image processor shows a crop in one view: a crop is a zoom already
     one_view: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    # Most views (tiles) that the image processor makes of a crop; None at native resolution, where its size decides
+    views_per_crop: int | None = 1
     tiles_key: str | None = None  # output of the image processor that counts each image's tiles
     nested: bool = False  # the image processor wants a list of images per row, and features come per row
     note: str = ""  # what a user should know before comparing numbers
@@ -76,8 +78,8 @@ FAMILIES: Registry[Family] = _table(
         plain_pixels=True,
         prompt="USER: {images}\n{question} ASSISTANT:",
     ),
-    Family("llava_next", "LLaVA-NeXT", "llava-hf/llava-v1.6-mistral-7b-hf", _ANYRES),
-    Family("llava_onevision", "LLaVA-OneVision", "llava-hf/llava-onevision-qwen2-7b-ov-hf", _ANYRES),
+    Family("llava_next", "LLaVA-NeXT", "llava-hf/llava-v1.6-mistral-7b-hf", _ANYRES, views_per_crop=5),
+    Family("llava_onevision", "LLaVA-OneVision", "llava-hf/llava-onevision-qwen2-7b-ov-hf", _ANYRES, views_per_crop=10),
     Family(
         "vipllava",
         "ViP-LLaVA",
@@ -87,15 +89,18 @@ FAMILIES: Registry[Family] = _table(
         plain_pixels=True,
         prompt="###Human: {images}\n{question}###Assistant:",
     ),
-    Family("qwen2_vl", "Qwen2-VL", "Qwen/Qwen2-VL-7B-Instruct", _NATIVE, "patches"),
-    Family("qwen2_5_vl", "Qwen2.5-VL", "Qwen/Qwen2.5-VL-7B-Instruct", _NATIVE, "patches"),
-    Family("qwen3_vl", "Qwen3-VL", "Qwen/Qwen3-VL-8B-Instruct", _NATIVE, "patches", note=_DEEPSTACK),
+    Family("qwen2_vl", "Qwen2-VL", "Qwen/Qwen2-VL-7B-Instruct", _NATIVE, "patches", views_per_crop=None),
+    Family("qwen2_5_vl", "Qwen2.5-VL", "Qwen/Qwen2.5-VL-7B-Instruct", _NATIVE, "patches", views_per_crop=None),
+    Family(
+        "qwen3_vl", "Qwen3-VL", "Qwen/Qwen3-VL-8B-Instruct", _NATIVE, "patches", views_per_crop=None, note=_DEEPSTACK
+    ),
     Family(
         "qwen3_vl_moe",
         "Qwen3-VL, mixture of experts",
         "Qwen/Qwen3-VL-30B-A3B-Instruct",
         _NATIVE,
         "patches",
+        views_per_crop=None,
         note=f"{_MIXTURE}; {_DEEPSTACK}",
     ),
     Family(
@@ -141,10 +146,22 @@ FAMILIES: Registry[Family] = _table(
         one_view=_SPLITS,
         nested=True,
     ),
-    Family("glm4v", "GLM-4.1V", "zai-org/GLM-4.1V-9B-Thinking", _NATIVE, "patches", note=_POST_NORM),
-    Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, "patches", note=_POST_NORM),
-    Family("glm4v_moe", "GLM-4.5V, mixture of experts", "zai-org/GLM-4.5V", _NATIVE, "patches", note=_MIXTURE),
-    Family("mistral3", "Mistral Small 3.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", _NATIVE),
+    Family(
+        "glm4v", "GLM-4.1V", "zai-org/GLM-4.1V-9B-Thinking", _NATIVE, "patches", views_per_crop=None, note=_POST_NORM
+    ),
+    Family("glm46v", "GLM-4.6V", "zai-org/GLM-4.6V-Flash", _NATIVE, "patches", views_per_crop=None, note=_POST_NORM),
+    Family(
+        "glm4v_moe",
+        "GLM-4.5V, mixture of experts",
+        "zai-org/GLM-4.5V",
+        _NATIVE,
+        "patches",
+        views_per_crop=None,
+        note=_MIXTURE,
+    ),
+    Family(
+        "mistral3", "Mistral Small 3.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", _NATIVE, views_per_crop=None
+    ),
     Family(
         "qwen",
         "Qwen-VL",

@@ -7,6 +7,7 @@ no family needs code of its own. No weight is read.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,9 @@ __all__ = ["FAMILIES", "Family", "ModelParts", "UnsupportedModel", "check_proces
 
 Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
 Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
+
+VIEW_SIDE = 448  # pixels; at native resolution a crop counts as one view per square of this side
+MAX_CROP_BATCH = 48
 
 # Key under which `pixels` tells `encode` how many feature entries (tiles) each image has
 TILES = "tiles"
@@ -71,6 +75,14 @@ class ModelParts:
     pixels: Pixels = processor_pixels  # (processor, images) -> image inputs for `encode`
     plain_pixels: bool = False  # pixel_values is (images, 3, H, W), so that crops may be cut from it
     layout: Layout = "tiles"  # how pixel_values holds several images
+    views_per_crop: int | None = 1  # most views that the encoder reads of a crop; None: as many as its size gives
+    max_crop_batch: int = MAX_CROP_BATCH  # most views in one call of the encoder, which bounds its memory
+
+    def count_views(self, size: tuple[int, int]) -> int:
+        """Views that a crop of this width and height counts as in a call of the encoder."""
+        if self.views_per_crop is not None:
+            return self.views_per_crop
+        return max(1, math.ceil(size[0] * size[1] / VIEW_SIDE**2))
 
     @property
     def attentions(self) -> list[nn.Module]:
@@ -137,6 +149,7 @@ class ModelParts:
             pixels=partial(processor_pixels, family=family),
             plain_pixels=family.plain_pixels,
             layout=family.layout,
+            views_per_crop=family.views_per_crop,
         )
 
 

@@ -134,12 +134,13 @@ def test_changed_weights_are_encoded_again(llava: Any) -> None:
     assert not torch.equal(before.tokens, after.tokens)
 
 
-def test_small_batches_change_nothing(llava: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_change_nothing(llava: Any) -> None:
     images = [small_models.sample_image(i) for i in range(3)]
     whole = tokens_of(llava, images)
     cache_of(llava[0].model).clear()
-    monkeypatch.setattr("airvlm.methods.evidence.crops.MAX_BATCH", 4)
-    for one, other in zip(whole, tokens_of(llava, images), strict=True):
+    parts, processor = llava
+    small = replace(parts, max_crop_batch=4)
+    for one, other in zip(whole, tokens_of((small, processor), images), strict=True):
         torch.testing.assert_close(one.tokens, other.tokens, rtol=1e-4, atol=1e-5)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
 from airvlm.inputs.cache import cache_of, provenance
+from airvlm.inputs.images import LoadedImage
 from airvlm.methods.base import Method, option
-from airvlm.methods.evidence.crops import CropPlan, CropTokens, encode_crops
+from airvlm.methods.evidence.crops import CropPlan, CropQueue, CropTokens, encode_crops
 from airvlm.methods.evidence.matching import Evidence, EvidenceSpec, gather_evidence
+from airvlm.models.parts import ModelParts
 from airvlm.report import Crop, Sinkhorn
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
 from airvlm.runtime.row_images import AnyImage, ImageTokens
@@ -53,6 +55,22 @@ class CropMethod(Method):
             return spec.keep >= self.num_crops
         return spec.quantile == 1 or (spec.quantile is None and spec.tau is None)
 
+    def crop_plan(self, control: CropControl = NO_CONTROL) -> CropPlan:
+        """Which crops are cut."""
+        return CropPlan(self.num_crops, self.crop_layout, self.crop_seed, shrunk=control.source == "shrunk")
+
+    def further_views(
+        self,
+        parts: ModelParts,
+        processor: Any,
+        images: Sequence[LoadedImage],
+        control: CropControl = NO_CONTROL,
+    ) -> CropQueue | None:
+        if self.disabled_reason is not None or self.num_crops == 0 or not images:
+            return None
+        pixels, keys = [image.rgb for image in images], [image.key for image in images]
+        return CropQueue(parts, processor, pixels, keys, self.crop_plan(control))
+
     def start(self, context: Context, control: CropControl = NO_CONTROL) -> CropIntervention:
         """What acts during one session, with the evidence changed by a control."""
         raise NotImplementedError
@@ -75,7 +93,7 @@ class CropIntervention(Intervention):
         super().__init__(method, context)
         self.source = control.source
         self.spec = replace(method.evidence_spec(), **control.changes)
-        self.plan = CropPlan(method.num_crops, method.crop_layout, method.crop_seed, shrunk=self.source == "shrunk")
+        self.plan = method.crop_plan(control)
         if context.images.given_images is not None and context.processor is None:
             raise ValueError(
                 f"{method.name} encodes crops with the model's processor: pass it as the second argument, "
@@ -118,7 +136,8 @@ class CropIntervention(Intervention):
             crops = self._encode([sources[i] for i in missing], made_by)
             encoded = time.perf_counter()
             found = gather_evidence([Z[i] for i in missing], crops, self.spec)
-            self.seconds["crops"] += encoded - started
+            # those that were encoded with their images count here, too
+            self.seconds["crops"] += encoded - started + cache.take_seconds("crops")
             self.seconds["transport"] += time.perf_counter() - encoded
             return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -18,18 +18,17 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from airvlm.inputs.cache import cache_of
+from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.shrink import LARGE, reduce_for_crops, usable_side
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.row_images import AnyImage
 
-__all__ = ["Box", "CropPlan", "CropTokens", "Layout", "crop_boxes", "encode_crops", "pad_crops"]
+__all__ = ["Box", "CropPlan", "CropQueue", "CropTokens", "Layout", "crop_boxes", "encode_crops", "pad_crops"]
 
 Layout = Literal["windows", "random"]
 OVERLAP = 1.5  # a window is this many times its cell, so that an object cut by one window is whole in another
 SCALE = (0.08, 1.0)  # random crops: share of the image's area, as in the usual random resized crop
 RATIO = (3 / 4, 4 / 3)  # random crops: width over height
-MAX_BATCH = 96  # crops in one encoder call, so that many images at once fit into memory
 
 
 class Box(NamedTuple):
@@ -143,6 +142,111 @@ def _random_crop(W: int, H: int, draw: random.Random) -> Box:
 # -- crops as visual tokens
 
 
+class CropQueue:
+    """Crops of images that are not in the cache, on their way through the vision tower.
+
+    Whoever calls the tower takes inputs by `take` and brings their tokens by `give`; `finish` encodes what is left and
+    stores all. So crops share calls with their images (`InputBuilder.build`) and with the crops of other batch rows.
+
+    Args:
+        parts: of the model.
+        processor: of the model.
+        images: originals, or the pixels that the model gets.
+        keys: each image's content key.
+        plan: which crops to cut.
+        made_by: `provenance` of model and processor, if it is known already.
+    """
+
+    def __init__(
+        self,
+        parts: ModelParts,
+        processor: Any,
+        images: Sequence[AnyImage],
+        keys: Sequence[str],
+        plan: CropPlan,
+        made_by: Hashable = None,
+    ) -> None:
+        self.parts, self.processor, self.plan, self.made_by = parts, processor, plan, made_by
+        self._images = dict(zip(keys, images, strict=True))
+        self._found: dict[str, CropTokens] | None = None  # by key; looked up when the first crop is needed
+        self._waiting: list[AnyImage] = []  # crops that were not taken
+        self._layouts: dict[str, list[Box]] = {}  # the boxes of each image that is not in the cache
+        self._tokens: list[Tensor] = []  # (N, d) per crop that was encoded
+        self._taken = 0  # crops in the tower now
+
+    def take(self, room: int | None = None) -> Mapping[str, Tensor] | None:
+        """The image inputs of the next crops, as many as fit into one call of the tower; None if there are none.
+
+        Args:
+            room: views that the call still holds; by default a whole call of `parts.max_crop_batch`, and at least one
+                crop.
+        """
+        if self._found is None:
+            self._found = self._look_up()
+        left, count = self.parts.max_crop_batch if room is None else room, 0
+        for crop in self._waiting:
+            left -= self.parts.count_views(_size(crop))
+            if left < 0 and (count or room is not None):
+                break
+            count += 1
+        batch, self._waiting, self._taken = self._waiting[:count], self._waiting[count:], count
+        if not batch:
+            return None
+        if isinstance(batch[0], Tensor):
+            return {"pixel_values": torch.stack([crop for crop in batch if isinstance(crop, Tensor)])}
+        return self.parts.pixels(self.processor, [crop for crop in batch if not isinstance(crop, Tensor)])
+
+    def _look_up(self) -> dict[str, CropTokens]:
+        """What is in the cache; the crops of all other images are cut."""
+        if self.made_by is None:
+            self.made_by = provenance(self.parts.model, self.processor)
+        found = {}
+        for key, image in self._images.items():
+            known = cache_of(self.parts.model).get("crops", (key, self.plan, self.made_by))
+            if known is not None:
+                found[key] = known
+                continue
+            self._layouts[key] = crop_boxes(_size(image), self.plan.num_crops, self.plan.layout, self.plan.seed)
+            self._waiting += self._crops(image, self._layouts[key])
+        return found
+
+    def give(self, tokens: Sequence[Tensor]) -> None:
+        """The tokens (N, d) of each crop that was taken last."""
+        if len(tokens) != self._taken:
+            raise RuntimeError(
+                f"{self.parts.family}: {self._taken} crops were encoded into {len(tokens)} groups of tokens. Pass "
+                "ModelParts whose `pixels` and `encode` give one tensor per image"
+            )
+        self._tokens += tokens
+
+    def finish(self) -> dict[str, CropTokens]:
+        """The crops of every image, by its key; what was not taken is encoded now."""
+        while (inputs := self.take()) is not None:
+            self.give(self.parts.encode(inputs))
+        assert self._found is not None
+        own = iter(self._tokens)
+        for key, boxes in self._layouts.items():
+            tokens = [next(own) for _ in boxes]
+            crops = self._found[key] = pad_crops(boxes, _size(self._images[key]), tokens, self.parts.hidden_size)
+            cache_of(self.parts.model).put("crops", (key, self.plan, self.made_by), crops)
+        self._layouts, self._tokens = {}, []
+        return self._found
+
+    def _crops(self, image: AnyImage, boxes: list[Box]) -> list[Any]:
+        """The pixels of an image's crops."""
+        if isinstance(image, Tensor):
+            if self.plan.shrunk:
+                raise ValueError("shrunk-crops: these crops are cut from the model's own pixels already; pass images=")
+            return _crop_tensor(image, boxes)
+        source = image
+        if self.plan.shrunk:
+            source, boxes = _shrink_to_input(self.parts, self.processor, image, boxes)
+        elif image.width * image.height >= LARGE:  # more detail than the encoder reads
+            source, reduced = reduce_for_crops(image, boxes, usable_side(self.processor))
+            boxes = [Box(*box) for box in reduced]
+        return [source.crop(box) for box in boxes]
+
+
 @torch.no_grad()
 def encode_crops(
     parts: ModelParts,
@@ -154,54 +258,15 @@ def encode_crops(
 ) -> list[CropTokens]:
     """The crops of each image as tokens: known ones from the cache, all others encoded in shared batches.
 
-    Args:
-        parts: of the model.
-        processor: of the model.
-        images: originals, or the pixels that the model gets.
-        keys: each image's content key.
-        plan: which crops to cut.
-        made_by: `provenance` of model and processor.
+    The arguments are those of `CropQueue`.
     """
-    by_key = dict(zip(keys, images, strict=True))
-
-    def encode(missing: list[Any]) -> list[CropTokens]:
-        return _encode(parts, processor, [by_key[key[0]] for key in missing], plan)
-
-    return cache_of(parts.model).get_or_compute("crops", [(key, plan, made_by) for key in keys], encode)
+    found = CropQueue(parts, processor, images, keys, plan, made_by).finish()
+    return [found[key] for key in keys]
 
 
-def _encode(parts: ModelParts, processor: Any, images: list[AnyImage], plan: CropPlan) -> list[CropTokens]:
-    sizes = [(i.shape[-1], i.shape[-2]) if isinstance(i, Tensor) else i.size for i in images]
-    layouts = [crop_boxes(size, plan.num_crops, plan.layout, plan.seed) for size in sizes]
-    cut: list[Any] = []
-    for image, boxes in zip(images, layouts, strict=True):
-        if isinstance(image, Tensor):
-            if plan.shrunk:
-                raise ValueError("shrunk-crops: these crops are cut from the model's own pixels already; pass images=")
-            cut += _crop_tensor(image, boxes)
-            continue
-        source: Image.Image = image
-        if plan.shrunk:
-            source, boxes = _shrink_to_input(parts, processor, image, boxes)
-        elif image.width * image.height >= LARGE:  # more detail than the encoder reads
-            source, reduced = reduce_for_crops(image, boxes, usable_side(processor))
-            boxes = [Box(*box) for box in reduced]
-        cut += [source.crop(box) for box in boxes]
-    tokens: list[Tensor] = []  # (N, d) per crop
-    for start in range(0, len(cut), MAX_BATCH):
-        batch = cut[start : start + MAX_BATCH]
-        plain = isinstance(batch[0], Tensor)
-        tokens += parts.encode({"pixel_values": torch.stack(batch)} if plain else parts.pixels(processor, batch))
-    if len(tokens) != len(cut):
-        raise RuntimeError(
-            f"{parts.family}: {len(cut)} crops were encoded into {len(tokens)} groups of tokens. Pass ModelParts whose "
-            "`pixels` and `encode` give one tensor per image"
-        )
-    own = iter(tokens)
-    return [
-        pad_crops(boxes, size, [next(own) for _ in boxes], parts.hidden_size)
-        for size, boxes in zip(sizes, layouts, strict=True)
-    ]
+def _size(image: AnyImage) -> tuple[int, int]:
+    """Width and height."""
+    return (image.shape[-1], image.shape[-2]) if isinstance(image, Tensor) else image.size
 
 
 def pad_crops(boxes: list[Box], size: tuple[int, int], tokens: list[Tensor], d: int) -> CropTokens:
