@@ -142,6 +142,23 @@ def test_size_source_and_license_are_said_before_anything_is_asked_for(
     assert re.fullmatch(r"pope: fetching about 85 MB from .*cocodataset.*; license: .*Apache-2.0.*", first[1])
 
 
+@pytest.mark.parametrize("name", ["dash-b", "hr-bench", "mme", "vstar"])
+def test_the_size_of_the_hubs_files_is_said_before_they_come(
+    name: str, server: DataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ADD[name](server, monkeypatch)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        fetched = [one.path for one in server.requests if "/resolve/" in one.path and "README.md" not in one.path]
+        if " on the hub: " in line:
+            assert not fetched
+        said.append(line)
+
+    find_data(name, say=say)
+    assert any(re.search(r" on the hub: \d+ files, [\d.]+ MB$", line) for line in said)
+
+
 def test_a_folder_of_the_user_is_taken_as_it_is(server: DataServer, tmp_path: Any) -> None:
     assert find_data("pope", tmp_path / "mine") == tmp_path / "mine"
     assert find_data("tiny-chair") is None and find_data("gpt4v") is None

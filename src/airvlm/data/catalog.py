@@ -368,6 +368,7 @@ def _build_hr_bench(size: str) -> Callable[[Fetch], None]:
         from airvlm.tasks.hr_bench import extract_table
 
         repository = fetch.hub("DreamMr/HR-Bench")
+        repository.announce([f"hr_bench_{size}.tsv"], fetch.say)
         table = repository.get(f"hr_bench_{size}.tsv")
         if fault := Checks(md5=HR_BENCH[size]).find_fault(table):
             fetch.say(f"note: {table.name} is not the version that VLMEvalKit names: {fault}")
@@ -459,6 +460,7 @@ def _build_vstar(fetch: Fetch) -> None:
 
 def _copy_files(fetch: Fetch, repository: HubRepository, names: Mapping[str, str]) -> None:
     """Copy files of the hub: path in the repository -> name in the folder."""
+    repository.announce(list(names), fetch.say)
     with _show_progress(f"{len(names)} files", len(names), unit="") as advance:
         for path, name in names.items():
             fetch.write(name, repository.get(path, quiet=True).read_bytes())

@@ -87,8 +87,12 @@ class HubRepository:
         """The files whose paths match one of some patterns, in order."""
         return [path for path in self.files if any(fnmatch.fnmatch(path, pattern) for pattern in patterns)]
 
-    def count_bytes(self, paths: Sequence[str]) -> int:
-        return sum(self.files[path].size or 0 for path in paths)
+    def announce(self, paths: Sequence[str], say: Callable[[str], Any]) -> None:
+        """Say how much some files are before they are downloaded; an error if the disk has no room for them."""
+        if self.snapshot is None:
+            size = sum(self.files[path].size or 0 for path in paths if path in self.files)
+            say(f"{self.name} on the hub: {len(paths)} files, {size / 1e6:.1f} MB")
+            check_room(_find_cache(), size, "HF_HUB_CACHE")
 
     def get(self, path: str, *, quiet: bool = False) -> Path:
         """A file of the data set, in the hub's cache; downloaded and checked if it is not there.
@@ -135,10 +139,7 @@ class HubRepository:
         parquet = _import_parquet()
         if self.snapshot is not None:
             _check_shards(self.name, paths)
-        else:
-            size = self.count_bytes(paths)
-            say(f"{self.name} on the hub: {len(paths)} files, {size / 1e6:.1f} MB")
-            check_room(_find_cache(), size, "HF_HUB_CACHE")
+        self.announce(paths, say)
         for path in paths:
             file = self.get(path)
             try:
