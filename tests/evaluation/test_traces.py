@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from airvlm.evaluation.traces import (
     trace_covers,
     yes_trace,
 )
+from airvlm.inputs.images import LoadedImage, read_image
 from airvlm.methods import EOSBias, YesBias, names
 from airvlm.methods.artifacts import ArtifactMethod
 from airvlm.methods.base import Method
@@ -107,6 +108,18 @@ def questions(count: int) -> list[tuple[object, str]]:
     return [(item.image, task.prompt(item)) for item in items[:: len(items) // count][:count]]
 
 
+@pytest.fixture(scope="module")
+def images() -> list[tuple[LoadedImage, str, str]]:
+    """200 images, each with what asks for a description and a question; about equally many objects come together."""
+    task, described = load_task("tiny-pope"), load_task("tiny-chair")
+    about = defaultdict(list)
+    for item in task.items():
+        about[item.image].append(item)
+    chosen = sorted(list(about)[:200], key=lambda scene: len(scene.scene.objects))  # fewer idle steps
+    prompt = described.prompt(described.items(1)[0])
+    return [(read_image(one), prompt, task.prompt(about[one][n % len(about[one])])) for n, one in enumerate(chosen)]
+
+
 def run_alone(vlm, rows, method, control, cap) -> list[Derived]:
     """What a run of this bias by itself answers."""
     parts = [part for part in (method, control) if part is not None and part.disabled_reason is None]
@@ -173,16 +186,19 @@ def test_every_method_on_200_images(vlm, build, name, request):
     """Ten to thirty seconds of processor time per method: only if asked for by name (-k 200_images)."""
     if "200_images" not in (request.config.getoption("keyword") or ""):
         pytest.skip("only with -k 200_images")
+    images = request.getfixturevalue("images")
     method = build(name)
     if method is not None and "greedy" not in method.decoding:
         pytest.skip("does not work with greedy decoding")
     found = Counter[str]()
-    rows = sorted(captions(200), key=lambda row: len(row[0].scene.objects))  # about equally long: fewer idle steps
-    for k, bias in enumerate((0.0, 2.0, 1.0, 3.0) if name != "eos-bias" else ()):  # not twice the same control
-        found += compare(vlm, rows[50 * k : 50 * k + 50], method, ENDS, (64,), biases=(bias,))
-    asked = questions(200)
-    for k, bias in enumerate((-2.0, 1.0) if name != "yes-bias" else ()):
-        found += compare(vlm, asked[100 * k : 100 * k + 100], method, YES, (8,), biases=(bias,))
+    parts = [images[start : start + 50] for start in range(0, 200, 50)]
+    for part, (end, yes) in zip(parts, ((0.0, -2.0), (2.0, 1.0), (1.0, -1.0), (3.0, 0.5))):
+        described = [(image, description) for image, description, _ in part]
+        asked = [(image, question) for image, _, question in part]
+        if name != "eos-bias":  # not twice the same control
+            found += compare(vlm, described, method, ENDS, (64,), biases=(end,))
+        if name != "yes-bias":
+            found += compare(vlm, asked, method, YES, (8,), biases=(yes,))
     print(f"{name}: {dict(found)}", flush=True)  # with -s: equal texts, distinct ones, and rows in which it acted
 
 
