@@ -189,8 +189,11 @@ def test_a_link_in_a_name_is_no_link_in_markdown() -> None:
 
 
 def test_the_yes_ratio_stands_beside_accuracy_and_recall_and_length_beside_chair():
-    pope = ["accuracy", "precision", "recall", "f1", "yes_ratio", "accuracy-random"]
-    assert order_metrics(pope) == ["accuracy", "yes_ratio", "precision", "recall", "f1", "accuracy-random"]
+    pope = ["accuracy", "precision", "recall", "f1", "yes_ratio", "accuracy-random", "f1-random", "yes_ratio-random"]
+    ordered = ["accuracy", "yes_ratio", "precision", "recall", "f1", "accuracy-random", "yes_ratio-random", "f1-random"]
+    assert order_metrics(pope) == ordered and order_metrics(pope, 7) == ordered[:7]
+    assert order_metrics(pope, 6) == ordered[:5]  # an accuracy is not shown without its yes-ratio
+    assert order_metrics(["perception", "accuracy", "accuracy_plus"]) == ["perception", "accuracy", "accuracy_plus"]
     chair = ["CHAIR_S", "CHAIR_I", "BLEU", "recall", "length"]
     assert order_metrics(chair) == ["CHAIR_S", "CHAIR_I", "recall", "length", "BLEU"]
     assert order_metrics(["CHAIR", "Cover", "Hal"]) == ["CHAIR", "Cover", "Hal"] and order_metrics(["all"]) == ["all"]

@@ -305,33 +305,39 @@ def task_table(task: TaskResults, title: str = "", *, full: bool = False) -> Tab
         title: of the table; "" says what was asked.
         full: with intervals of all figures, more metrics and notes, and the columns that decide first.
     """
-    metrics = order_metrics(task.scores(VANILLA).definitions)
+    metrics = order_metrics(task.scores(VANILLA).definitions, SHOWN if full else BRIEF)
     primary = {**equal_columns(task), **keeping_columns(task), **matched_columns(task)}
     differences = difference_columns(task, metrics[:2])
     counts = count_columns(task)
     if full:
-        leading, more = (figure_columns(task, part) for part in (metrics[:LEADING], metrics[LEADING:SHOWN]))
+        leading, more = (figure_columns(task, part) for part in (metrics[:LEADING], metrics[LEADING:]))
         columns = {**primary, **leading, **differences, **counts, **more}
     else:
-        columns = {**figure_columns(task, metrics[:BRIEF], brief=True), **differences, **primary, **counts}
+        columns = {**figure_columns(task, metrics, brief=True), **differences, **primary, **counts}
     notes = _notes(task, columns) if full else ()
     return Table.of(title or task_title(task), columns, [VANILLA, *task.others], notes)
 
 
-def order_metrics(definitions: Iterable[str]) -> list[str]:
+def order_metrics(definitions: Iterable[str], most: int | None = None) -> list[str]:
     """The metrics in a task's order, with what a figure must not be read without right behind it.
 
-    The yes-ratio is printed beside accuracy, recall (or cover) and mean length beside CHAIR.
+    The yes-ratio stands beside each accuracy, recall (or cover) and mean length beside CHAIR.
+
+    Args:
+        definitions: the metrics' names.
+        most: so many at most, none of them without what stands beside it.
     """
     names = list(definitions)
-    for leads, partners in ((("accuracy",), ("yes_ratio",)), (CHAIR, ("recall", "Cover", "length"))):
-        lead = [name for name in names if name in leads]
-        if lead:
-            moved = [name for name in partners if name in names]
-            names = [name for name in names if name not in moved]
-            at = names.index(lead[-1]) + 1
-            names[at:at] = moved
-    return names
+    beside = {name: (name.replace("accuracy", "yes_ratio"),) for name in names if name.startswith("accuracy")}
+    chair = [name for name in names if name in CHAIR][-1:]
+    for lead, partners in {**beside, **dict.fromkeys(chair, ("recall", "Cover", "length"))}.items():
+        moved = [name for name in partners if name in names]
+        names = [name for name in names if name not in moved]
+        at = names.index(lead) + 1
+        names[at:at] = moved
+    if most is not None and most < len(names) and names[most] in beside.get(names[most - 1], ()):
+        most -= 1
+    return names[:most]
 
 
 def figure_columns(task: TaskResults, metrics: Sequence[str], *, brief: bool = False) -> Columns:
