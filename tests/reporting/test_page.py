@@ -24,6 +24,7 @@ from airvlm.reporting.page import (
     report_markdown,
     write_report,
 )
+from airvlm.reporting.tables import escape_markdown
 from tests.evaluation.small_run import HOSTILE, small_run
 from tests.reporting.chromium import laid_out
 
@@ -249,7 +250,7 @@ def test_without_matplotlib_the_page_says_what_is_missing(run: Results, monkeypa
 def test_the_page_says_in_a_sentence_what_each_method_gains(report: Report) -> None:
     lines = [line for line in report.summary if "chair, air" in line]
     assert len(lines) == 1 and "CHAIR_S" in lines[0] and "at equal recall" in lines[0]
-    assert lines[0] in report_html(report, answers=0) and lines[0] in report_markdown(report)
+    assert lines[0] in report_html(report, answers=0) and escape_markdown(lines[0]) in report_markdown(report)
 
 
 def test_a_report_follows_no_symlink_that_was_left_where_it_writes(run: Results, tmp_path: Path) -> None:
@@ -263,6 +264,13 @@ def test_a_report_follows_no_symlink_that_was_left_where_it_writes(run: Results,
     write_report([run], folder, answers=0)
     assert victim.read_text() == "precious"
     assert not (folder / "report.html").is_symlink() and "<html" in (folder / "report.html").read_text()
+
+
+def test_the_name_of_a_model_makes_neither_html_nor_a_link_in_markdown(run: Results) -> None:
+    hostile = replace(run, model={**run.model, "name": "<b>[a](javascript:x)"})
+    text = report_markdown(Report.of([hostile]))
+    outside = re.sub(r"```.*?```", "", text, flags=re.S)
+    assert "javascript" in outside and "[a](" not in outside and not re.search(r"(?<!\\)<b>", outside)
 
 
 def test_a_name_that_a_spreadsheet_would_run_is_guarded_in_csv(run: Results) -> None:

@@ -92,6 +92,9 @@ ftp://127.0.0.1/ gopher://127.0.0.1/ dict://127.0.0.1/ HTTP://127.0.0.1/ http:12
 """.split(" ")
 
 
+MALFORMED = ["https://[", "http://[::1", "http://\u2100.com/", "http://a:b:c", "https://[v1.x]/"]
+
+
 def test_no_spelling_of_a_private_address_is_fetched(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +105,13 @@ def test_no_spelling_of_a_private_address_is_fetched(
 
     monkeypatch.setattr(download, "_connect", connect)
     with serve(allow_urls=True) as address, httpx.Client(timeout=60) as client:
-        for url in [*" ".join(ADDRESSES).split(), "http://a\r\nHost: b/", "http://127.0.0.1\t/", " http://127.0.0.1/"]:
+        for url in [
+            *" ".join(ADDRESSES).split(),
+            "http://a\r\nHost: b/",
+            "http://127.0.0.1\t/",
+            " http://127.0.0.1/",
+            *MALFORMED,
+        ]:
             shown = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "a"}]
             asked = QUESTION | {"messages": [{"role": "user", "content": shown}]}
             answer = client.post(f"{address}/v1/chat/completions", json=asked)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import ctypes
 import io
 import json
 import threading
@@ -11,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,7 +23,7 @@ from PIL import Image
 
 from airvlm import VAF, VLM, CropBlend
 from airvlm.serve.errors import ApiError
-from airvlm.serve.images import ImageReader
+from airvlm.serve.images import ImageReader, RequestImages
 from airvlm.serve.limits import Budget, Limits
 from tests.serve.conftest import content, data_uri
 
@@ -32,6 +35,12 @@ def post(address: str, timeout: float = 60, **changes: Any) -> httpx.Response:
 
 def message(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["message"])
+
+
+def read_images(reader: ImageReader, *files: bytes) -> RequestImages:
+    sizes = reader.measure(files)
+    asyncio.run(reader.reserve(sizes))
+    return reader.read(files, sizes)
 
 
 @pytest.fixture
@@ -164,13 +173,13 @@ def test_images_are_reduced_while_they_are_read(vlm: VLM) -> None:
     for kind in ("PNG", "JPEG"):
         file = io.BytesIO()
         photo.save(file, kind)
-        read = reader.read([file.getvalue()])
+        read = read_images(reader, file.getvalue())
         assert 448 <= min(read.images[0].rgb.size) < 900
         assert read.sizes == ((3000, 2000),)
         assert reader.budget.used == read.pixels == read.images[0].rgb.width * read.images[0].rgb.height
         reader.budget.give_back(read.pixels)
     small = Image.new("RGB", (640, 480), "red")
-    assert reader.read([base64.b64decode(data_uri(small).partition(",")[2])]).images[0].rgb.size == (640, 480)
+    assert read_images(reader, base64.b64decode(data_uri(small).partition(",")[2])).images[0].rgb.size == (640, 480)
 
 
 def test_crops_are_reported_in_the_pixels_that_were_sent(address: str) -> None:
@@ -185,15 +194,71 @@ def test_requests_share_a_budget_of_pixels(vlm: VLM) -> None:
     reader = ImageReader(vlm.processor, limits)
     file = io.BytesIO()
     Image.new("RGB", (400, 1600)).save(file, "PNG")  # too small to be reduced
-    held = reader.read([file.getvalue()])
+    held = read_images(reader, file.getvalue())
     with pytest.raises(ApiError, match="too many large images") as refused:
-        reader.read([file.getvalue()])
+        read_images(reader, file.getvalue())
     assert refused.value.status == 429
     reader.budget.give_back(held.pixels)
-    reader.budget.give_back(reader.read([file.getvalue()]).pixels)
+    reader.budget.give_back(read_images(reader, file.getvalue()).pixels)
     with pytest.raises(ApiError, match=r"readable|damaged"):
-        reader.read([file.getvalue()[: len(file.getvalue()) // 2]])
+        read_images(reader, file.getvalue()[: len(file.getvalue()) // 2])
     assert reader.budget.used == 0
+
+
+def test_long_and_narrow_images_are_refused_or_reduced(vlm: VLM) -> None:
+    reader = ImageReader(vlm.processor, Limits())
+    for size in [(40_000_000, 1), (1, 40_000_000), (20_200, 100)]:
+        file = io.BytesIO()
+        Image.new("1", size).save(file, "PNG")
+        with pytest.raises(ApiError, match="one side may be 200 times the other at most"):
+            reader.measure([file.getvalue()])
+    file = io.BytesIO()
+    Image.new("1", (65_535, 600)).save(file, "PNG")
+    read = read_images(reader, file.getvalue())
+    assert read.pixels <= 4 * 16 * reader.side**2  # a factor of 2 may be left, since factors are integers
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc only")
+def test_memory_of_large_images_is_returned(vlm: VLM) -> None:
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) // 1024  # megabytes
+
+    reader = ImageReader(vlm.processor, Limits(server_pixels=10**9))
+    file = io.BytesIO()
+    Image.new("1", (8000, 5000)).save(file, "PNG")
+    before = resident()
+    with ThreadPoolExecutor(3) as threads:  # each has an arena of its own
+        for read in threads.map(lambda _: read_images(reader, file.getvalue(), file.getvalue()), range(6)):
+            reader.budget.give_back(read.pixels)
+        assert resident() - before < 150  # two decoded images of one thread are 320
+
+
+def test_waiting_for_pixels_keeps_nobody_else_waiting(vlm: VLM) -> None:
+    from airvlm.serve.app import make_app
+    from tests.serve.conftest import running
+
+    app = make_app(vlm, limits=Limits(server_pixels=1_000_000, request_pixels=1_000_000, read_seconds=60))
+    images: ImageReader = app.state.reader.images
+    reserve, waiting = images.reserve, []
+
+    async def count(sizes: Any) -> None:
+        waiting.append(sizes)
+        await reserve(sizes)
+
+    images.reserve = count  # type: ignore[method-assign]
+    assert images.budget.take(900_000)  # as if somebody's images were being read
+    large = show(data_uri(Image.new("RGB", (500, 500)), "PNG"))
+    with running(app) as address, ThreadPoolExecutor(8) as clients:
+        answers = [clients.submit(post, address, messages=large) for _ in range(8)]  # more than there are threads
+        deadline = time.monotonic() + 30
+        while len(waiting) < 8 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert post(address, timeout=30).status_code == 200
+        assert not any(answer.done() for answer in answers)
+        images.budget.give_back(900_000)
+        assert [answer.result().status_code for answer in answers] == [200] * 8
+    assert images.budget.used == 0
 
 
 def test_every_request_returns_its_pixels(serve: Callable[..., Any], vlm: VLM) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -108,7 +109,8 @@ def serve(
     app = make_app(
         vlm, method=method, api_key=api_key, allow_urls=allow_urls, host=host, allow_hosts=hosts, limits=limits
     )
-    err().print(f"{vlm.name}, {'vanilla' if method is None else method.label}", markup=False)
+    with suppress(OSError):  # a full log must not stop a server
+        err().print(f"{vlm.name}, {'vanilla' if method is None else method.label}", markup=False)
     # every answer's report says so; one line of the log for each would hide the others
     warnings.simplefilter("ignore", MethodInactiveWarning)
     port = 8000 if port is None else port

@@ -48,7 +48,10 @@ def download(url: str, *, max_bytes: int, timeout: float) -> bytes:
     """
     deadline = time.monotonic() + timeout
     for _ in range(HOPS + 1):
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:  # brackets or letters that no host has
+            raise DownloadError(f"is not a web address: {error}") from error
         if parts.scheme not in ("http", "https"):
             raise DownloadError(f"only http and https addresses are read, not {parts.scheme}")
         connection = _connection(parts, deadline)

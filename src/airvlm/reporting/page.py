@@ -19,7 +19,7 @@ from airvlm.evaluation.sweeps import list_sweeps
 from airvlm.reporting.answers import answer_cards
 from airvlm.reporting.figures import list_figures
 from airvlm.reporting.plots import available
-from airvlm.reporting.tables import Table, rows_to_csv, summarize, sweep_table, task_table, templates
+from airvlm.reporting.tables import Table, escape_markdown, rows_to_csv, summarize, sweep_table, task_table, templates
 from airvlm.storage.atomic import write_atomically
 
 __all__ = ["Report", "render_page", "report_csv", "report_html", "report_latex", "report_markdown", "write_report"]
@@ -166,9 +166,10 @@ def _dump(value: Any) -> str:
 
 
 def report_markdown(report: Report) -> str:
-    parts = ["# " + report.title, ""]
+    parts = ["# " + escape_markdown(report.title), ""]
     for made in report.origins:
-        parts += [f"{made['date']}, `{made['command']}`, {made['versions']}", ""]
+        command = made["command"].replace("`", "'")
+        parts += [f"{escape_markdown(made['date'])}, `{command}`, {escape_markdown(made['versions'])}", ""]
     lists = (
         ("These figures cannot be trusted yet:", report.problems),
         ("Notes:", report.notes),
@@ -176,7 +177,7 @@ def report_markdown(report: Report) -> str:
     )
     for heading, lines in lists:
         if lines:
-            parts += [heading, "", *(f"* {line}" for line in lines), ""]
+            parts += [heading, "", *(f"* {escape_markdown(line)}" for line in lines), ""]
     parts += ["## Tables", "", *(table.to_markdown() for table in report.tables), "## Settings", ""]
     for run in report.runs:
         parts += ["```json", _dump(dict(_settings(run))), "```", ""]

@@ -32,6 +32,7 @@ __all__ = [
     "describe_methods",
     "difference_columns",
     "equal_columns",
+    "escape_markdown",
     "figure_columns",
     "format_signed",
     "legend",
@@ -150,8 +151,8 @@ class Table:
             texts = [" ".join(cell.lines) for cell in cells]
             lines.append(_markdown_row([label, *texts], [False, *(cell.best for cell in cells)]))
         if not bare:
-            lines = [f"**{_markdown(self.title)}**", "", *lines, ""]
-            lines += [f"*{_markdown(note)}*\n" for note in self.notes]
+            lines = [f"**{escape_markdown(self.title)}**", "", *lines, ""]
+            lines += [f"*{escape_markdown(note)}*\n" for note in self.notes]
         return "\n".join(lines).rstrip() + "\n"
 
     def to_latex(self) -> str:
@@ -177,11 +178,12 @@ class Table:
 
 
 def _markdown_row(cells: Iterable[str], bold: Sequence[bool] | None = None) -> str:
-    texts = [_markdown(cell) for cell in cells]
+    texts = [escape_markdown(cell) for cell in cells]
     return "| " + " | ".join(f"**{t}**" if t and bold and bold[i] else t for i, t in enumerate(texts)) + " |"
 
 
-def _markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows as it is, without HTML, links or emphasis."""
     for mark in "\\`*_<>|":
         text = text.replace(mark, "\\" + mark)
     if "](" in text:  # brackets alone are an interval, with parentheses after them a link

@@ -112,7 +112,10 @@ class Reader:
                 for url in request.urls
             ]
             files = await asyncio.gather(*pending)
-            await self._run(self._threads, completion.load, files)
+            sizes = await self._run(self._threads, self.images.measure, files)
+            await self.images.reserve(sizes)
+            completion.hold(sizes)
+            await self._run(self._threads, completion.load, files, sizes)
         except BaseException:
             completion.close()
             raise
@@ -168,9 +171,17 @@ class Completion:
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
-    def load(self, files: list[bytes]) -> None:
+    def hold(self, sizes: tuple[tuple[int, int], ...]) -> None:
+        """Own the pixels that were reserved for images of these sizes, until `load` or `close`."""
+        self._images = RequestImages(pixels=sum(width * height for width, height in sizes))
+
+    def load(self, files: list[bytes], sizes: tuple[tuple[int, int], ...]) -> None:
         """Decode the images, write the prompt, and make one job per choice. Runs in a thread."""
-        images = self.reader.images.read(files, self._cancelled.is_set)
+        with self._closing:
+            if self._cancelled.is_set():
+                return
+            self._images = RequestImages()  # the reader holds the pixels now
+        images = self.reader.images.read(files, sizes)
         with self._closing:
             self._images = images
         if self._cancelled.is_set():  # closed while the images were read

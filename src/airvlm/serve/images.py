@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ctypes
 import io
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +21,10 @@ from airvlm.serve.errors import ApiError
 from airvlm.serve.limits import Budget, Limits
 
 __all__ = ["ImageReader", "RequestImages", "fetch_image", "is_web_address", "scale_crops"]
+
+
+MANY = 10_000_000  # pixels of a request from which on its memory is returned
+LONGEST = 16  # an image keeps at most the pixels of one that is this many times as long as it is high
 
 
 @dataclass(frozen=True)
@@ -44,25 +50,32 @@ class ImageReader:
         self.budget = Budget(limits.server_pixels)
         self.side = decode_side(usable_side(processor))
 
-    def read(self, files: Sequence[bytes], unless: Callable[[], bool] = lambda: False) -> RequestImages:
-        """Decode images; waits while other requests use up the budget.
-
-        Args:
-            files: the images' bytes.
-            unless: stop waiting if this becomes true.
-        """
+    def measure(self, files: Sequence[bytes]) -> tuple[tuple[int, int], ...]:
+        """(width, height) of each image, from the files' headers; raises if they are more than a request may have."""
         sizes = tuple(self._size(file) for file in files)
         total = sum(width * height for width, height in sizes)
         if total > self.limits.request_pixels:
             raise _refusal(f"{total} pixels in all; this server takes at most {self.limits.request_pixels} per request")
-        if not self.budget.take(total, self.limits.read_seconds, unless):
+        return sizes
+
+    async def reserve(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """Take the pixels of these images from the budget; waits while other requests use it up."""
+        if not await self.budget.take_within(sum(w * h for w, h in sizes), self.limits.read_seconds):
             raise ApiError(
                 429,
                 "too many large images are being read; try again later",
                 code="server_busy",
                 headers={"Retry-After": "1"},
             )
-        held = total
+
+    def read(self, files: Sequence[bytes], sizes: tuple[tuple[int, int], ...]) -> RequestImages:
+        """Decode images whose pixels are reserved. The result holds what it takes of the budget, an error nothing.
+
+        Args:
+            files: the images' bytes.
+            sizes: (width, height) of each.
+        """
+        total = held = sum(width * height for width, height in sizes)
         try:
             images = []
             for file, (width, height) in zip(files, sizes, strict=True):
@@ -74,6 +87,8 @@ class ImageReader:
         except BaseException:
             self.budget.give_back(held)
             raise
+        if total >= MANY:
+            return_memory()
         return RequestImages(tuple(images), sizes, held)
 
     def _size(self, file: bytes) -> tuple[int, int]:
@@ -87,6 +102,8 @@ class ImageReader:
             raise _refusal(f"this is not a readable image; send {', '.join(FORMATS)}") from error
         if width * height > self.limits.pixels:
             raise _refusal(f"{width} x {height} pixels; this server takes at most {self.limits.pixels} per image")
+        if max(width, height) > self.limits.aspect * min(width, height):
+            raise _refusal(f"{width} x {height} pixels; one side may be {self.limits.aspect} times the other at most")
         return width, height
 
     def _decode(self, file: bytes) -> Image.Image:
@@ -94,8 +111,18 @@ class ImageReader:
             image = load_image(file, max_pixels=self.limits.pixels, decode_side=self.side)
         except ValueError as error:
             raise _refusal(str(error)) from error
-        factor = 1 if self.side is None else min(image.size) // self.side
+        if self.side is None:
+            return image
+        # a long and narrow image would stay large if its shorter side alone decided
+        by_area = math.isqrt(image.width * image.height // (LONGEST * self.side**2))
+        factor = max(min(image.size) // self.side, by_area)
         return image.reduce(factor) if factor > 1 else image
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system, which glibc otherwise keeps in the arena of every thread."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def is_web_address(url: str) -> bool:

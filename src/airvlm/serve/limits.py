@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airvlm.methods.requests import MethodLimits
@@ -25,6 +25,7 @@ class Limits:
     images: int = 8
     pixels: int = 40_000_000  # per image
     request_pixels: int = 100_000_000  # of all images
+    aspect: int = 200  # longer side of an image over its shorter one
     tokens: int = 1024  # new tokens per answer
     choices: int = 8  # n
     methods: MethodLimits = field(default_factory=MethodLimits)
@@ -49,27 +50,25 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
-    def take(self, amount: int, seconds: float = 0.0, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Take an amount; False if there is no room.
-
-        Args:
-            amount: how much.
-            seconds: how long to wait for room.
-            unless: stop waiting if this becomes true.
-        """
-        until = time.monotonic() + seconds
-        with self._changed:
-            while self.used + amount > self.total:
-                left = until - time.monotonic()
-                if left <= 0 or unless():
-                    return False
-                self._changed.wait(min(left, 0.25))
+    def take(self, amount: int) -> bool:
+        """Take an amount; False if there is no room."""
+        with self._lock:
+            if self.used + amount > self.total:
+                return False
             self.used += amount
             return True
 
+    async def take_within(self, amount: int, seconds: float) -> bool:
+        """Take an amount as soon as there is room; False if there is none for this long. Occupies no thread."""
+        until = time.monotonic() + seconds
+        while not self.take(amount):
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
     def give_back(self, amount: int) -> None:
-        with self._changed:
+        with self._lock:
             self.used -= amount
-            self._changed.notify_all()

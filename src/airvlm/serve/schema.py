@@ -201,7 +201,9 @@ def parse_request(body: bytes, limits: Limits) -> ChatRequest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = _place(list(first["loc"]))
-        raise ApiError(400, f"{place or 'request'}: {first['msg']}", param=place or None) from error
+        raise ApiError(
+            400, f"{place or 'request'}: {first['msg'].removeprefix('Value error, ')}", param=place or None
+        ) from error
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -213,4 +215,4 @@ def _place(steps: list[Any]) -> str:
     if "parts" in steps:
         at = steps.index("parts")  # followed by the part's number and its type
         del steps[at + 2 : at + 3], steps[at]
-    return ".".join(str(step) for step in steps)
+    return ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
