@@ -207,7 +207,7 @@ def test_a_curve_whose_weakest_bias_changed_nothing_is_extended_all_the_same():
         trade_off=TRADE_OFFS[0],
         curve={label: {"bias": float(label.split("=")[1])} for label in recalls if "=" in label},
         others=["longer"],
-        unanswered=lambda label: 0,
+        count_unanswered=lambda label: 0,
         sample=lambda label: SimpleNamespace(value=lambda metric: recalls[label]),
     )
     assert missing_biases(task) == [-1.5]
@@ -326,7 +326,7 @@ def test_limit_split_and_token_cap_are_part_of_what_is_asked(tmp_path):
     options = {"split": "validation", "limit": 7, "max_new_tokens": 5}
     found = run(tmp_path, tasks=["fake-captions"], curve=False, **options).tasks["fake-captions, validation"]
     record = found.records("better")[0]
-    assert len(found.items) == 7 and record.key.item == "validation-0"
+    assert len(found.items) == 7 and record.key.item == found.items[0].id
     assert record.key.generation == {"max_new_tokens": 5, "do_sample": False}
     assert record.extra["settings"] == found.spec.task.settings()
 

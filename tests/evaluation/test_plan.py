@@ -142,13 +142,20 @@ def test_a_task_is_given_by_name_as_an_object_or_as_a_spec():
 def test_a_limit_counts_images_and_takes_all_their_questions():
     items, images = choose_items(FakeQuestions(), 5, "test")
     assert images == 30 and len(items) == 10 and len({item.group for item in items}) == 5
-    assert [item.id for item in items] == [item.id for item in FakeQuestions().items() if item in items]  # in order
+    own = [item.id for item in FakeQuestions().items() if item.group == items[0].group]
+    assert [item.id for item in items[: len(own)]] == own  # the questions on an image, in the task's order
 
 
 def test_images_are_drawn_in_a_fixed_order_that_is_not_the_tasks():
     parts = [{item.group for item in choose_items(FakeCaptions(), n, "test")[0]} for n in (5, 20, 40, None)]
     assert parts[0] < parts[1] < parts[2] == parts[3]
     assert parts[0] != {f"test-{i}" for i in range(5)}
+
+
+def test_a_larger_limit_continues_a_smaller_one_with_the_same_batches() -> None:
+    few, many = (choose_items(FakeCaptions(), n, "test")[0] for n in (16, 40))
+    assert [item.id for item in many[:16]] == [item.id for item in few]
+    assert [item.id for item in few] != sorted(item.id for item in few)  # drawn, not the first ones
 
 
 def test_a_spec_says_how_many_images_were_left_out():

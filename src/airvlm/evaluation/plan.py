@@ -160,15 +160,18 @@ class TaskSpec:
 
 
 def choose_items(task: Task, limit: int | None, split: str) -> tuple[list[Item], int]:
-    """The items of `limit` images of a split, in the task's order, and the number of all images.
+    """The items of `limit` images of a split, and the number of all images.
 
-    The images are drawn in a fixed shuffled order, so that a larger limit adds to a smaller one and a part is a fair
-    sample. A task says by `Item.group` what belongs together, which may be more or less than an image.
+    The images are drawn in a fixed shuffled order, so that a part is a fair sample, and the items come in that order:
+    a larger limit continues a smaller one, with the same batches. Without a limit the task's own order stays. A task
+    says by `Item.group` what belongs together, which may be more or less than an image.
     """
     items = task.items(None, split)
     groups = sorted({item.group for item in items}, key=lambda group: digest(f"limit {group}"))
-    chosen = set(groups[:limit])
-    return [item for item in items if item.group in chosen], len(groups)
+    if limit is None:
+        return items, len(groups)
+    place = {group: i for i, group in enumerate(groups[:limit])}
+    return sorted((item for item in items if item.group in place), key=lambda item: place[item.group]), len(groups)
 
 
 @dataclass(frozen=True)
