@@ -9,7 +9,7 @@ import torch
 from airvlm.inputs.prompts import prompt_text
 from airvlm.methods.composed import Composed
 from airvlm.methods.crop_blend import CropBlend
-from airvlm.methods.vicrop import SCALES, ViCrop, find_box
+from airvlm.methods.vicrop import SCALES, ViCrop, find_box, object_relevance
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import check_method, small_models
 from tests.methods.direct import rows_with_images
@@ -102,6 +102,75 @@ def test_the_answer_is_that_of_image_and_crop(family: str, relative: bool) -> No
     assert torch.equal(out.sequences[:, -4:], plain.sequences[:, -4:])
 
 
+def relevance_by_hand(model: Any, inputs: Any, target: list[int]) -> np.ndarray[Any, Any]:
+    """FOCUS's map as its pseudocode writes it: from the cache, all pairs of tokens, one target after the other."""
+    with torch.no_grad():
+        cache = model(**inputs, use_cache=True).past_key_values
+    visual = np.flatnonzero(inputs["input_ids"][0].numpy() == small_models.IMAGE)
+    product = np.ones(len(visual))
+    for token in target:
+        total = np.zeros(len(visual))
+        for layer in range(1, len(cache.layers)):
+            v = cache.layers[layer].values[0].double().numpy()  # (H, N, D)
+            unit = v / np.linalg.norm(v, axis=-1, keepdims=True)
+            x = unit.transpose(1, 0, 2).reshape(v.shape[1], -1)
+            pairs = (x @ x.T + np.eye(len(x))) / 2
+            pairs /= pairs.sum(-1, keepdims=True)
+            total += pairs[token, visual]
+        product *= total / total.sum()
+    return product
+
+
+@pytest.mark.parametrize("family", GRIDS)
+@pytest.mark.parametrize(("target", "words"), [("", "fork"), ("left fork", "left fork")])
+def test_focus_searches_the_similarity_of_value_features(family: str, target: str, words: str) -> None:
+    model, processor = small_models.shared_model(family)
+    text, [image] = rows_with_images()[0]
+    asked = prompt_text(processor, family, "<image>", f"Is there a {words} in the image?", 1)
+    inputs = small_models.build_inputs(processor, [(asked, [image])])
+    tokens = processor.tokenizer(words, add_special_tokens=False)["input_ids"]
+    ids = inputs["input_ids"][0].tolist()
+    at = next(i for i in range(len(ids)) if ids[i : i + len(tokens)] == tokens)
+    relevance = relevance_by_hand(model, inputs, list(range(at, at + len(tokens))))
+    expected = find_box(relevance.reshape(GRIDS[family]), image.size, 16)
+    batch = small_models.build_inputs(processor, [(text, [image])])
+    method = ViCrop(map="focus", size=16, layer=1, target=target)
+    with method(model, processor, images=[[image]], prompts=[text]) as run:
+        model.generate(**batch, max_new_tokens=2, do_sample=False)
+    assert tuple(run.report.extra["boxes"][0]) == expected
+
+
+def test_focus_is_its_pseudocode_on_random_features() -> None:
+    draw = torch.Generator().manual_seed(3)
+    values = {layer: torch.randn(2, 9, 4, generator=draw) + 1 for layer in (0, 1, 2)}
+    visual = torch.tensor([False, True, True, True, True, False, False, False, False])
+    real = torch.tensor([True] * 8 + [False])
+    found = object_relevance(values, [6, 7], visual, real).numpy()
+    product = np.ones(4)
+    for token in (6, 7):
+        total = np.zeros(4)
+        for v in values.values():
+            unit = (v / v.norm(dim=-1, keepdim=True)).double().numpy()[:, :8]
+            row = np.array([sum(unit[h, token] @ unit[h, j] for h in range(2)) + (j == token) for j in range(8)]) / 2
+            total += (row / row.sum())[1:5]
+        product *= total / total.sum()
+    np.testing.assert_allclose(found[1:5], product, rtol=1e-5)
+    assert not found[[0, 5, 6, 7, 8]].any()
+
+
+def test_a_question_without_an_object_is_asked_as_it_is_with_focus() -> None:
+    model, processor = small_models.shared_model("llava")
+    rows = [row for row in rows_with_images() if "describe" in row[0]]
+    batch = small_models.build_inputs(processor, rows)
+    with pytest.warns(MethodInactiveWarning, match=r"names no object \(target=\)"):
+        with ViCrop(map="focus", size=16)(model, processor, images=[rows[0][1]]):
+            model.generate(**batch, max_new_tokens=2)
+    with pytest.raises(ValueError, match="target has no effect"):
+        ViCrop(target="dog")
+    with pytest.raises(ValueError, match="relative has no effect"):
+        ViCrop(map="focus", relative=False)
+
+
 def test_what_cannot_be_cropped_or_combined_is_refused() -> None:
     model, processor = small_models.shared_model("llava_next")
     rows = rows_with_images()[:1]
@@ -118,11 +187,10 @@ def test_what_cannot_be_cropped_or_combined_is_refused() -> None:
     [
         "llava",
         "qwen2_5_vl",
-        *(
-            pytest.param(f, marks=pytest.mark.slow)
-            for f in ("vipllava", "paligemma", "qwen2_vl", "qwen3_vl", "glm4v", "glm46v")
-        ),
+        *(pytest.param(f, marks=pytest.mark.slow) for f in ("vipllava", "paligemma", "gemma3", "qwen2_vl", "qwen3_vl")),
+        *(pytest.param(f, marks=pytest.mark.exhaustive) for f in ("qwen3_vl_moe", "glm4v", "glm46v", "glm4v_moe")),
     ],
 )
-def test_laws(family: str) -> None:
-    check_method(ViCrop(size=16), [family])
+@pytest.mark.parametrize("method", [ViCrop(size=16), ViCrop(size=16, map="focus", target="cup")], ids=["attention", "focus"])
+def test_laws(family: str, method: ViCrop) -> None:
+    check_method(method, [family])

@@ -53,6 +53,7 @@ class AttentionChange:
     probabilities: Callable[[Tensor], Tensor] | None = None  # attention (B, H, R, T) of changed queries -> new
     hidden_keys: Tensor | None = None  # (B, total) bool, keys that no query sees; or per query (B, L, total)
     observe: Callable[[Tensor], None] | None = None  # given the attention of queries from `first` on, (B, H, R, T)
+    observe_values: Callable[[Tensor], None] | None = None  # given the value features of all keys, (B, H_kv, T, D)
 
     @property
     def edits(self) -> bool:
@@ -190,6 +191,8 @@ def _attend(
     for change in changes:
         if change.observe is not None:
             change.observe(_rows(query, key, attention_mask, change.first, more))
+        if change.observe_values is not None:
+            change.observe_values(value)
     return out
 
 

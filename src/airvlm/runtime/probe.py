@@ -32,6 +32,7 @@ class Probe:
     mask: Tensor  # (B, L) 1 at real tokens
     states: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # (site, layer) -> (B, d), or (B, L, d)
     attention: dict[int, Tensor] = field(default_factory=dict)  # layer -> (B, H, L) of the last query
+    values: dict[int, Tensor] = field(default_factory=dict)  # layer -> (B, H_kv, L, D) value features
 
 
 def model_inputs(parts: ModelParts, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def run_probe(
     sites: Mapping[str, Sequence[int]] | None = None,
     all_positions: bool = False,
     attention: Sequence[int] = (),
+    values: Sequence[int] = (),
 ) -> Probe:
     """Run the prompt of a generate call, or an edit of it.
 
@@ -65,6 +67,7 @@ def run_probe(
         sites: which states to keep: "residual", "attention", "ffn" or "heads" -> layers.
         all_positions: keep the states of all positions, not only the last one's.
         attention: layers whose attention of the last query is kept.
+        values: layers whose value features are kept.
     """
     inputs = model_inputs(parts, arguments)
     if edit_ids is not None:
@@ -83,9 +86,9 @@ def run_probe(
             for site, layers in (sites or {}).items():
                 for layer in layers:
                     _hook(parts, site, layer, probe, all_positions, stack)
-            if attention:
+            if attention or values:
                 use_own_attention(parts, stack)
-                stack.enter_context(editing_stream(_Reader(parts, attention, probe, mask.shape[1])))
+                stack.enter_context(editing_stream(_Reader(parts, attention, values, probe)))
             if "position_ids" not in inputs:
                 inputs["position_ids"] = model._prepare_position_ids_for_generation(inputs["input_ids"], dict(inputs))
             out = model(**inputs, use_cache=False, return_dict=True)
@@ -97,21 +100,31 @@ def run_probe(
 
 
 class _Reader:
-    """Keeps the last query's attention of some layers."""
+    """Keeps the last query's attention, and the value features, of some layers."""
 
-    def __init__(self, parts: ModelParts, layers: Sequence[int], probe: Probe, length: int) -> None:
+    def __init__(self, parts: ModelParts, attention: Sequence[int], values: Sequence[int], probe: Probe) -> None:
         modules = attention_modules(parts)
-        self.layer_of = {modules[i]: i for i in layers}
-        self.probe, self.length = probe, length
+        self.layer_of = {modules[i]: i for i in {*attention, *values}}
+        self.attention, self.values, self.probe = attention, values, probe
 
     def attention_change(self, module: nn.Module) -> AttentionChange | None:
-        if module not in self.layer_of:
+        layer = self.layer_of.get(module)
+        if layer is None:
             return None
+        length = self.probe.mask.shape[1]
 
         def observe(p: Tensor) -> None:  # (B, H, 1, T)
-            self.probe.attention[self.layer_of[module]] = p[:, :, -1]
+            self.probe.attention[layer] = p[:, :, -1]
 
-        return AttentionChange(self.length, first=self.length - 1, observe=observe)
+        def observe_values(v: Tensor) -> None:
+            self.probe.values[layer] = v
+
+        return AttentionChange(
+            length,
+            first=length - 1,
+            observe=observe if layer in self.attention else None,
+            observe_values=observe_values if layer in self.values else None,
+        )
 
 
 def _hook(parts: ModelParts, site: str, layer: int, probe: Probe, all_positions: bool, stack: ExitStack) -> None:

@@ -22,6 +22,7 @@ from transformers import LogitsProcessor
 from airvlm.methods.base import Method
 from airvlm.methods.composed import Composed
 from airvlm.methods.names import METHODS, get_method, parse_method
+from airvlm.models.parts import ModelParts
 from airvlm.report import Report
 from airvlm.runtime.intervention import DECODING
 from airvlm.runtime.session import MethodInactiveWarning, Session
@@ -158,14 +159,24 @@ def _images(row: int | None = None) -> list[Any]:
     return rows if row is None else rows[row : row + 1]
 
 
+def _prompts(row: int | None = None) -> list[str]:
+    """The prompt of every row, with one placeholder per image."""
+    texts = [text for text, _ in small_models.sample_rows()]
+    return texts if row is None else texts[row : row + 1]
+
+
 @contextmanager
 def _active(
     family: str, method: Method | None, dtype: torch.dtype = torch.float32, row: int | None = None
 ) -> Iterator[Session | None]:
     model, processor = small_models.shared_model(family, dtype=dtype)
+    tiles = method is not None and ModelParts.of(model).layout == "tiles"  # prompts cannot be read back from ids
+    prompts = _prompts(row) if tiles else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MethodInactiveWarning)  # reports are read instead
-        with method(model, processor, images=_images(row)) if method is not None else nullcontext() as session:
+        with (
+            nullcontext() if method is None else method(model, processor, images=_images(row), prompts=prompts)
+        ) as session:
             yield session
 
 

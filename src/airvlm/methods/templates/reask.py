@@ -38,6 +38,7 @@ class ReAskMethod(Method):
     site: ClassVar[str] = "input"
     exclusive: ClassVar[tuple[str, ...]] = ("re-ask",)
     needs_pixels: ClassVar[bool] = True
+    unchanged_reason: ClassVar[str] = "the whole image is asked about as it is"  # for the report of a row left as it is
 
     def reask(self, rows: Sequence[Asked], call: GenerateCall, context: Context) -> list[Asked | None]:
         """What is answered instead of each row; None leaves a row as it is.
@@ -152,4 +153,4 @@ class _ReAsk(Intervention):
         return {"extra": facts[0] if len(facts) == 1 else {"rows": facts} if facts else {}}
 
     def inactive_reason(self, row: int | None) -> str:
-        return "the whole image is asked about as it is"
+        return self.method.unchanged_reason
