@@ -191,6 +191,8 @@ def test_what_cannot_be_cropped_or_combined_is_refused() -> None:
         *(pytest.param(f, marks=pytest.mark.exhaustive) for f in ("qwen3_vl_moe", "glm4v", "glm46v", "glm4v_moe")),
     ],
 )
-@pytest.mark.parametrize("method", [ViCrop(size=16), ViCrop(size=16, map="focus", target="cup")], ids=["attention", "focus"])
+@pytest.mark.parametrize(
+    "method", [ViCrop(size=16), ViCrop(size=16, map="focus", target="cup")], ids=["attention", "focus"]
+)
 def test_laws(family: str, method: ViCrop) -> None:
     check_method(method, [family])

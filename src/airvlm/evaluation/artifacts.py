@@ -122,7 +122,11 @@ def make_artifact(
         version=airvlm.__version__,
     )
     tensors = method.fit(dict(enumerate(torch.stack(found, 1))))  # per layer (n, d)
-    return Artifact({**tensors, SAMPLE: sample_weights(vlm.model)}, info)
+    sources = [one.image if isinstance(one, TextPair) else one for one in images]
+    prompts = (vlm.builder.build([vlm.builder.read(read_image(one), question)], pixels=True) for one in sources)
+    with vlm.lock.acquire():
+        more = method.measure(vlm.parts, prompts, seed)
+    return Artifact({**tensors, **more, SAMPLE: sample_weights(vlm.model)}, info)
 
 
 @torch.no_grad()

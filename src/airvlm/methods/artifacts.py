@@ -8,7 +8,7 @@ which kind, and the hash of the pairs. An artifact of another model is refused. 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -138,6 +138,17 @@ class ArtifactMethod(Method):
             differences: per layer (n, d), float32: the truthful member's state minus the other one's, for n pairs.
         """
         raise NotImplementedError
+
+    @classmethod
+    def measure(cls, parts: ModelParts, prompts: Iterable[Mapping[str, Tensor]], seed: int) -> dict[str, Tensor]:
+        """Further tensors of the artifact, from plain passes over the images' prompts; none unless a method says so.
+
+        Args:
+            parts: of the model.
+            prompts: the model's inputs for each image, batches of one row.
+            seed: of whatever is drawn at random.
+        """
+        return {}
 
     def load_artifact(self, parts: ModelParts) -> Artifact:
         """The artifact, which must have been made for this method and model."""

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.shrink import LARGE, reduce_for_crops, usable_side
 from airvlm.models.parts import ModelParts
+from airvlm.runtime.intervention import without_methods
 from airvlm.runtime.row_images import AnyImage
 
 __all__ = ["Box", "CropPlan", "CropQueue", "CropTokens", "Layout", "crop_boxes", "encode_crops", "pad_crops"]
@@ -222,7 +223,8 @@ class CropQueue:
     def finish(self) -> dict[str, CropTokens]:
         """The crops of every image, by its key; what was not taken is encoded now."""
         while (inputs := self.take()) is not None:
-            self.give(self.parts.encode(inputs))
+            with without_methods():  # kept for other calls, whatever method acts on the vision tower in this one
+                self.give(self.parts.encode(inputs))
         assert self._found is not None
         own = iter(self._tokens)
         for key, boxes in self._layouts.items():
