@@ -167,13 +167,13 @@ def _component(x: Tensor) -> Tensor:
 # -- the vision tower
 
 
-def tower_layers(parts: ModelParts) -> Sequence[Any]:
+def tower_layers(parts: ModelParts) -> list[Any]:
     """The layers of a vision tower that sees a fixed number of patches at once; none for other towers."""
     base: Any = getattr(parts.model, "base_model", parts.model)
     if parts.layout == "patches" or not hasattr(base, "get_encoder"):
         return []
     stacks = [m for m in base.get_encoder(modality="image").modules() if isinstance(m, nn.ModuleList)]
-    return max((m for m in stacks if all(hasattr(layer, "mlp") for layer in m)), key=len, default=[])
+    return list(max((m for m in stacks if all(hasattr(layer, "mlp") for layer in m)), key=len, default=nn.ModuleList()))
 
 
 def _patch_size(parts: ModelParts) -> int:
