@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from airvlm.evaluation.artifacts import TextPair, degrade, make_artifact, read_s
 from airvlm.inputs.images import read_image
 from airvlm.methods.artifacts import SAMPLE, Artifact, ArtifactError
 from airvlm.methods.nullu import Nullu
+from airvlm.methods.var import VAR
 from airvlm.methods.vti import VTI
 from airvlm.testing import small_models
 from airvlm.tiny import scenes
@@ -66,7 +68,7 @@ def test_states_are_those_of_a_plain_pass(vlm: VLM, images: list[Any]) -> None:
         ("last", states[1][0, -1]),
         ("all", states[1][0].mean(0)),
     ):
-        found = read_states(vlm, image, QUESTION, text, reads)
+        found = read_states(vlm, image, QUESTION, text, ["all", reads])[1]
         assert found.shape[0] == len(vlm.parts.layers)
         torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
 
@@ -79,7 +81,8 @@ def test_an_artifact_says_where_it_comes_from(kind: Any, vlm: VLM, images: list[
     assert again.info == artifact.info
     assert again.info.model == "tiny" and again.info.fingerprint == vlm.fingerprint
     assert (again.info.pairs, again.info.pairs_kind) == (4, kind)
-    assert set(again.tensors) == {SAMPLE, *(f"layer.{i}" for i in range(len(vlm.parts.layers)))}
+    layers = range(len(vlm.parts.layers))
+    assert set(again.tensors) == {SAMPLE, *(f"{name}.{i}" for name in ("layer", "published") for i in layers)}
     again.check(vlm.model, "nullu")
     if kind == "image":
         other = make_artifact(vlm, Nullu, images[:3], pairs=kind)
@@ -91,11 +94,48 @@ def test_vti_reads_the_last_position_of_text_pairs(vlm: VLM, images: list[Any]) 
     artifact = make_artifact(vlm, VTI, pairs)
     assert artifact.info.pairs_kind == "texts"
     states = [
-        read_states(vlm, read_image(p.image), QUESTION, p.truthful, "last")
-        - read_states(vlm, read_image(p.image), QUESTION, p.hallucinated, "last")
+        read_states(vlm, read_image(p.image), QUESTION, p.truthful, ["last"])[0]
+        - read_states(vlm, read_image(p.image), QUESTION, p.hallucinated, ["last"])[0]
         for p in pairs
     ]
     torch.testing.assert_close(artifact.layers()[1], torch.stack(states).mean(0)[1], rtol=1e-4, atol=1e-4)
+
+
+def test_nullu_keeps_the_directions_of_the_text_and_those_of_all_positions(vlm: VLM, images: list[Any]) -> None:
+    pairs = [
+        TextPair(path, "There is a cup.", f"There is a {word} and a cup.")
+        for path, word in zip(images, ("dog", "bus") * 2)
+    ]
+    artifact = make_artifact(vlm, Nullu, pairs)
+    for prefix, reads in (("layer", "caption"), ("published", "all")):
+        D = torch.stack(
+            [
+                read_states(vlm, read_image(p.image), QUESTION, p.truthful, [reads])[0]
+                - read_states(vlm, read_image(p.image), QUESTION, p.hallucinated, [reads])[0]
+                for p in pairs
+            ]
+        )[:, -1]
+        V = artifact.layers(prefix)[len(vlm.parts.layers) - 1]
+        torch.testing.assert_close(D @ V @ V.T, D, rtol=1e-3, atol=1e-4)  # they span the differences
+        first = np.linalg.svd(D.double().numpy())[2][0]
+        assert abs(float(first @ V[:, 0].double().numpy())) == pytest.approx(1, abs=1e-4)
+
+
+def test_var_measures_the_dimensions_that_stand_out_in_the_first_token(vlm: VLM, images: list[Any]) -> None:
+    artifact = make_artifact(vlm, VAR, images)
+    assert (artifact.info.pairs, artifact.info.pairs_kind) == (4, "images")
+    sizes = []
+    for path in images:
+        inputs = vlm.builder.build([vlm.builder.read(read_image(path), QUESTION)], pixels=True)
+        with torch.no_grad():
+            states = vlm.model(**inputs, output_hidden_states=True).hidden_states
+        for layer in range(2, len(vlm.parts.layers) - 1):  # inputs of all layers but the first two and the last
+            h = states[layer][0, 0].double().numpy()
+            sizes.append(np.abs(h) / np.sqrt((h**2).mean()))
+    expected = np.argsort(-np.mean(sizes, 0))[:2]
+    assert artifact.tensors["dims"].tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="measured on images, not on pairs"):
+        make_artifact(vlm, VAR, images, pairs="image")
 
 
 def test_too_few_pairs_and_broken_files_are_refused(vlm: VLM, images: list[Any], tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def edited(m: HulluEdit, h: Array, visual: Array, text: Array) -> Array:
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "gemma3"])
 @pytest.mark.parametrize(
-    "method", [HulluEdit(), HulluEdit(rank=3, kappa=2.0, prior=4.0, blend=1.0, layer=1)], ids=lambda m: m.label
+    "method",
+    [HulluEdit(), HulluEdit(rank=3, kappa=2.0, prior=4.0, blend=1.0, layer=1), HulluEdit(faithful=True)],
+    ids=lambda m: m.label,
 )
 def test_the_last_state_is_edited_before_the_head(method: HulluEdit, family: str) -> None:
     model, processor = small_models.shared_model(family)
@@ -53,6 +55,11 @@ def test_the_last_state_is_edited_before_the_head(method: HulluEdit, family: str
     states = read(model, inputs, "residual")
     kept = states[3 if method.layer is None else method.layer][0].double().numpy()
     visual = (out.sequences[0] == small_models.IMAGE).numpy()
+    if method.faithful:  # the published code takes positions 1 to 576 of a prompt that begins with text
+        moved = np.arange(len(visual))
+        moved = (moved >= 1) & (moved <= visual.sum())
+        assert (moved != visual).any()
+        visual = moved
     with torch.no_grad():
         final = model.get_decoder().norm(states[-1])[0].double().numpy()
     for t in range(3):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.artifacts import ArtifactError
+from airvlm.methods.artifacts import Artifact, ArtifactError
 from airvlm.methods.nullu import CIPHER, Nullu
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import check_method, small_models
@@ -36,6 +36,22 @@ def test_nullu_projects_every_feed_forward_output_of_the_upper_half(family: str,
         found = model(**batch).logits
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     assert run.report.layers == (2, 3)
+
+
+def test_faithful_takes_the_directions_of_all_positions(tmp_path: Path) -> None:
+    path, _ = write_artifact(Nullu, "llava", tmp_path)
+    with pytest.raises(ArtifactError, match=r"fewer than 4 directions \(published\)"):
+        Nullu(artifact=path, faithful=True)(small_models.shared_model("llava")[0])
+    made = Artifact.load(path)
+    other = {i: torch.randn(12, 32, generator=torch.Generator().manual_seed(i)) for i in range(4)}
+    published = {name.replace("layer", "published"): value for name, value in Nullu.fit(other).items()}
+    Artifact({**made.tensors, **published}, made.info).save(path)
+    model, processor = small_models.shared_model("llava")
+    batch = small_models.build_inputs(processor, rows_with_images())
+    V = bases(other, 4)
+    expected = forward(model, batch, ffn=lambda i, y: y - (y @ V[i]) @ V[i].T if i >= 2 else y)
+    with Nullu(artifact=path, faithful=True)(model), torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_cipher_projects_the_outputs_of_decode_steps_alone(tmp_path: Path) -> None:

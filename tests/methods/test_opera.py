@@ -62,6 +62,40 @@ def test_candidates_are_penalized_by_their_attention(family: str, options: dict[
     assert large > 1e-3  # the penalty was seen to act
 
 
+def test_faithful_rounds_phi_to_half_precision_and_leaves_other_tokens_at_999() -> None:
+    """A penalty beyond float16's range excludes every candidate, so that a token that was never tried is said."""
+    model, processor = small_models.build("llava")
+    batch = small_models.build_inputs(processor, rows_with_images()[:1])
+    prompt = batch["input_ids"].shape[1]
+    options = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False}
+    with OPERA(candidates=2, scale=400.0, faithful=True)(model):
+        out = model.generate(**batch, **options, return_dict_in_generate=True, output_logits=True)
+    with OPERA(candidates=2, scale=400.0)(model):
+        assert not torch.equal(model.generate(**batch, **options), out.sequences)
+    model.set_attn_implementation("eager")
+    seen: set[str] = set()
+    for t in (8, 9, 10, TOKENS - 1):
+        ids = out.sequences[:, : prompt + t]
+        with torch.no_grad():
+            l = model(**finished(batch, ids)).logits[0, -1]
+        best, candidates = l.topk(2)
+        found = out.logits[t][0]
+        others = torch.ones(len(l), dtype=torch.bool)
+        others[candidates] = False
+        others[small_models.EOS] = False  # excluded by min_new_tokens
+        assert (found[others] == -999).all()
+        for value, token in zip(best.tolist(), candidates, strict=True):
+            R = attention_map(model, finished(batch, torch.cat([ids, token[None, None]], 1)))[
+                prompt - 1 :, prompt - 1 :
+            ]
+            if len(R) > 10:
+                with np.errstate(over="ignore"):
+                    phi = max(np.float16(1e-7 * np.prod(400.0 * R[j:, j])) for j in range(len(R)))
+                seen.add("infinite" if np.isinf(phi) else "finite")
+                assert found[token].item() == pytest.approx(value - float(phi), rel=5e-3)
+    assert "infinite" in seen
+
+
 def test_column_scores_are_products_below_the_diagonal() -> None:
     R = torch.tensor([[0.5, 9.0, 9.0], [0.2, 0.1, 9.0], [0.3, 0.4, 0.6]])
     found = column_scores(R, 10.0)

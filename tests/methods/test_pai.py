@@ -1,13 +1,18 @@
 """PAI against its two formulas: the decoder written out, and two plain passes."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from airvlm.methods.pai import PAI
-from tests.methods.reference import IMAGE, TOKENS, Written, answer, check_close, pass_over
+from airvlm.runtime.intervention import DISABLED, ForwardPass
+from airvlm.testing import small_models
+from tests.methods.reference import IMAGE, TOKENS, Written, answer, check_close, pass_over, row_inputs
 
 
 def amplified(ids: Tensor, alpha: float, first_layer: int, row: int = 0) -> Tensor:
@@ -67,6 +72,36 @@ def test_one_half_alone_can_be_switched_off_and_both_make_it_inactive() -> None:
     ids, logits, _ = answer(PAI(alpha=0.0, gamma=1.5, beta=0.0))
     seen, blind = pass_over(ids), pass_over(ids[ids != IMAGE])
     check_close(logits, (1.5 * seen[-TOKENS - 1 : -1] - 0.5 * blind[-TOKENS - 1 : -1]))
+
+
+@pytest.mark.parametrize("faithful", [True, False])
+def test_faithful_leaves_the_second_stream_where_it_was_when_beams_change_places(faithful: bool) -> None:
+    model, _ = small_models.shared_model("llava")
+    streams: list[Tensor] = []
+
+    @dataclass(frozen=True)
+    class Spy(PAI):
+        def weights(self, l: Tensor, others: Sequence[Tensor], fp: ForwardPass) -> Sequence[float]:
+            streams.append(others[0][:, -1])
+            return super().weights(l, others, fp)
+
+    fed: list[Tensor] = []  # what each beam's place was given, step by step
+
+    def watch(m: nn.Module, args: object, kwargs: dict[str, Any]) -> None:
+        if kwargs["input_ids"].shape[1] == 1 and len(kwargs["input_ids"]) == 3 and not DISABLED.get():
+            fed.append(kwargs["input_ids"][:, 0])
+
+    batch = row_inputs()
+    hook = model.register_forward_pre_hook(watch, with_kwargs=True)
+    with Spy(alpha=0.0, gamma=1.5, beta=0.0, faithful=faithful)(model):
+        model.generate(**batch, max_new_tokens=TOKENS, do_sample=False, num_beams=3)
+    hook.remove()
+    prompt = batch["input_ids"][0]
+    same = []
+    for place in range(3):
+        ids = torch.cat([prompt[prompt != IMAGE], torch.stack(fed)[:, place]])
+        same.append(torch.allclose(streams[-1][place], pass_over(ids)[-1], rtol=1e-3, atol=2e-3))
+    assert all(same) is faithful  # in place, tokens of several hypotheses follow each other
 
 
 def test_wrong_options_are_refused() -> None:

@@ -7,7 +7,8 @@ The two members of a pair are one of
   image), whose states are averaged;
 * swapped: the model's own caption, and the same with one noun replaced by one that it does not name;
 
-or a text pair of the user's. States are the layers' outputs, in plain passes that no method sees.
+or a text pair of the user's. States are the layers' outputs, in plain passes that no method sees. A method may measure
+more on the images themselves (VTI's visual half, VAR's massive dimensions).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tqdm import tqdm
 
 from airvlm.inputs.images import ImageSource, LoadedImage, read_image
 from airvlm.inputs.prompts import DESCRIBE
-from airvlm.methods.artifacts import SAMPLE, Artifact, ArtifactInfo, ArtifactMethod, PairKind, sample_weights
+from airvlm.methods.artifacts import SAMPLE, Artifact, ArtifactInfo, ArtifactMethod, PairKind, Reads, sample_weights
 from airvlm.runtime.probe import run_probe
 from airvlm.tasks.words.objects import CATEGORIES
 from airvlm.vlm import VLM
@@ -82,8 +83,13 @@ def make_artifact(
     """
     if not images:
         raise ValueError("no images: an artifact is made of pairs")
-    kind: str = pairs or method.pairs
-    if isinstance(images[0], TextPair):
+    kind: str = pairs or method.pairs or "images"
+    members: Members
+    if method.pairs is None:
+        if pairs or isinstance(images[0], TextPair):
+            raise ValueError(f"{method.name} is measured on images, not on pairs: give images alone")
+        members = iter(())
+    elif isinstance(images[0], TextPair):
         kind = "texts"
         members = _text_pairs(images)
     elif kind == "image":
@@ -98,16 +104,22 @@ def make_artifact(
             if kind == "degraded"
             else _swapped_pairs(loaded, captions, nouns or CATEGORIES, seed)
         )
-    reads = "last" if kind == "image" else method.reads
+    reads = ["last" if kind == "image" else method.reads]
+    reads += [method.published_reads] if method.published_reads else []
     digest, found = hashlib.sha256(f"{kind} {reads} {question}".encode()), []
     with vlm.lock.acquire():
         quiet = None if progress else True  # None: no bar unless standard error is a terminal
         for one, others in tqdm(members, total=len(images), disable=quiet, unit="pair", desc=vlm.name):
             states = torch.stack([read_states(vlm, m.image, question, m.text, reads) for m in others])
-            found.append(read_states(vlm, one.image, question, one.text, reads) - states.mean(0))  # (layers, d)
+            difference = read_states(vlm, one.image, question, one.text, reads) - states.mean(0)
+            found.append(difference)  # (reads, layers, d)
             for member in (one, *others):
                 digest.update(f"{member.image.key if member.image else None} {member.text}\n".encode())
-    if len(found) < FEWEST:
+    sources = [one.image if isinstance(one, TextPair) else one for one in images]
+    if method.pairs is None:
+        for source in sources:
+            digest.update(f"{read_image(source).key}\n".encode())
+    elif len(found) < FEWEST:
         hint = "give `nouns` that its captions name" if kind == "swapped" else "give more images"
         raise ValueError(f"only {len(found)} of {len(images)} images make a pair of the kind {kind!r}: {hint}")
     import airvlm
@@ -116,13 +128,15 @@ def make_artifact(
         method=method.name,
         model=vlm.name,
         fingerprint=vlm.fingerprint,
-        pairs=len(found),
+        pairs=len(found) or len(images),
         pairs_kind=kind,
         pairs_hash=digest.hexdigest()[:16],
         version=airvlm.__version__,
     )
-    tensors = method.fit(dict(enumerate(torch.stack(found, 1))))  # per layer (n, d)
-    sources = [one.image if isinstance(one, TextPair) else one for one in images]
+    tensors: dict[str, Tensor] = {}
+    for i, differences in enumerate(torch.stack(found, 2) if found else ()):  # (layers, n, d) of each way of reading
+        fitted = method.fit(dict(enumerate(differences)))
+        tensors |= {name.replace("layer.", "published.") if i else name: value for name, value in fitted.items()}
     prompts = (vlm.builder.build([vlm.builder.read(read_image(one), question)], pixels=True) for one in sources)
     with vlm.lock.acquire():
         more = method.measure(vlm.parts, prompts, seed)
@@ -130,30 +144,28 @@ def make_artifact(
 
 
 @torch.no_grad()
-def read_states(vlm: VLM, image: LoadedImage | None, question: str, text: str, reads: str) -> Tensor:
-    """Every layer's output (layers, d), float32 on the CPU, for a text that answers a question.
+def read_states(vlm: VLM, image: LoadedImage | None, question: str, text: str, reads: Sequence[Reads]) -> Tensor:
+    """Every layer's output (reads, layers, d), float32 on the CPU, for a text that answers a question.
 
     Args:
         vlm: the model.
         image: what is shown.
         question: the prompt.
         text: the answer that is read, or "" for the prompt alone.
-        reads: "caption" is the mean over the answer's positions, "all" over all, "last" the last one.
+        reads: each "caption", the mean over the answer's positions, "all", over all, or "last", the last one.
     """
     row = vlm.builder.read(image, question)
     row = replace(row, prompt=row.prompt + getattr(vlm.processor, "answer_start", ""))
-    start = vlm.builder.build([row], pixels=True)["input_ids"].shape[1] if reads == "caption" else 0
+    start = vlm.builder.build([row], pixels=True)["input_ids"].shape[1] if "caption" in reads else 0
     if text:  # tokenized together with the prompt: a space belongs to the word that follows it
         gap = "" if row.prompt[-1:].isspace() else " "
         row = replace(row, prompt=row.prompt + gap + text.strip())
     inputs = vlm.builder.build([row], pixels=True)
     layers = range(len(vlm.parts.layers))
     states = run_probe(vlm.parts, inputs, sites={"residual": layers}, all_positions=True).states
-    chosen = []
-    for layer in layers:
-        h = states["residual", layer][0].float()  # (L, d)
-        chosen.append(h[-1] if reads == "last" else h[min(start, len(h) - 1) :].mean(0))
-    return torch.stack(chosen).cpu()
+    h = torch.stack([states["residual", layer][0].float() for layer in layers])  # (layers, L, d)
+    first = {"last": h.shape[1] - 1, "caption": min(start, h.shape[1] - 1), "all": 0}
+    return torch.stack([h[:, first[one] :].mean(1) for one in reads]).cpu()
 
 
 # -- pairs

@@ -24,7 +24,7 @@ from airvlm.methods.base import Method, option
 from airvlm.models.parts import ModelParts
 from airvlm.storage.atomic import write_atomically
 
-__all__ = ["Artifact", "ArtifactError", "ArtifactInfo", "ArtifactMethod", "PairKind", "sample_weights"]
+__all__ = ["Artifact", "ArtifactError", "ArtifactInfo", "ArtifactMethod", "PairKind", "Reads", "sample_weights"]
 
 FORMAT = "airvlm-artifact-1"
 SAMPLE = "sample"  # name of the tensor that holds `sample_weights` of the model
@@ -32,6 +32,7 @@ PER_WEIGHT = 16  # values that are sampled of each weight
 CLOSE = 5e-3  # relative distance up to which weights are the same in another precision: bfloat16 rounds by 2e-3
 
 PairKind = Literal["image", "degraded", "swapped"]
+Reads = Literal["caption", "last", "all"]
 _CHECKED: WeakKeyDictionary[nn.Module, set[tuple[str, int]]] = WeakKeyDictionary()  # fingerprint, version of weights
 
 
@@ -46,7 +47,7 @@ class ArtifactInfo:
     method: str  # that it was made for
     model: str  # name of the model
     fingerprint: str  # of its configuration and weights
-    pairs: int  # how many pairs it was made of
+    pairs: int  # how many pairs, or images, it was made of
     pairs_kind: str  # what the two members of a pair are
     pairs_hash: str  # of the images and texts
     version: str  # of airvlm
@@ -125,8 +126,10 @@ class ArtifactMethod(Method):
     """Base of methods that need vectors or bases which were found on pairs, in a file made by `airvlm calibrate`."""
 
     data: ClassVar[str] = "an artifact of airvlm calibrate (unlabeled images)"
-    pairs: ClassVar[PairKind] = "degraded"  # what the two members of a pair are, unless the user says otherwise
-    reads: ClassVar[Literal["caption", "last", "all"]] = "caption"  # positions whose states are averaged
+    # What the two members of a pair are, unless the user says otherwise; None: `measure` is all there is
+    pairs: ClassVar[PairKind | None] = "degraded"
+    reads: ClassVar[Reads] = "caption"  # positions whose states are averaged
+    published_reads: ClassVar[Reads | None] = None  # those of the published code, if its artifact differs
 
     artifact: str = option("", "file made by airvlm calibrate", file=True)
 

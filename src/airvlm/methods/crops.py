@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from airvlm.methods.base import option
 from airvlm.methods.sid import LeastAttended
 from airvlm.methods.templates.contrastive import ContrastiveMethod, Weight
-from airvlm.runtime.attention import AttentionChange, attention_modules
+from airvlm.runtime.attention import AttentionChange, attention_modules, fit_keys
 from airvlm.runtime.intervention import Context, ForwardPass
 from airvlm.runtime.streams import Stream, remove_images
 
@@ -49,6 +49,7 @@ class CRoPS(ContrastiveMethod):
     gate: float = option(0.95, "act only where the likeliest token has at most this probability", low=0, high=1)
     layer: int = option(2, "first decoder layer in which tokens are hidden; the one before chooses them", low=1)
     keep: float = option(0.25, "share of the visual tokens that stay visible", above=0, high=1)
+    faithful: bool = option(False, "as the published code: text queries that see nothing attend to all positions alike")
 
     def streams(self, context: Context) -> Sequence[Stream]:
         parts = context.parts
@@ -56,7 +57,7 @@ class CRoPS(ContrastiveMethod):
             self.name,
             parts,
             edit_ids=remove_images(parts, context.processor),
-            attention=_LeastAttendedText(context, self.layer),
+            attention=_LeastAttendedText(context, self.layer, self.faithful),
         )
         return [text, Stream(self.name, parts, attention=LeastAttended(self, context, self.layer, self.keep))]
 
@@ -78,18 +79,20 @@ def visible_text(t: int) -> int:
 class _LeastAttendedText:
     """Hides all but the least attended tokens of a stream without images, from a layer on.
 
-    A query that would see nothing sees itself: the published code's additive mask then attends to all positions alike.
+    A query that would see nothing sees itself. The published code adds masks to each other, and such a query attends to
+    all positions alike, later ones included (`faithful`).
     """
 
-    def __init__(self, context: Context, layer: int) -> None:
+    def __init__(self, context: Context, layer: int, faithful: bool = False) -> None:
         depth = len(context.parts.layers)
         if layer >= depth:
             raise ValueError(f"layer = {layer}, but the decoder has {depth} layers")
-        self.context, self.layer = context, layer
+        self.context, self.layer, self.faithful = context, layer, faithful
         self._layer_of: dict[nn.Module, int] = {}
         self._step = 0  # tokens generated before this pass
         self._pass: tuple[Tensor, int, int] | None = None  # mask, new tokens, first of them that generates
         self._hidden: Tensor | None = None  # (B, new, total)
+        self._blind: Tensor | None = None  # (B, new) queries that would see nothing
 
     def find_layers(self) -> None:
         self._layer_of = {module: i for i, module in enumerate(attention_modules(self.context.parts))}
@@ -107,7 +110,15 @@ class _LeastAttendedText:
         total = int(self._pass[0].shape[1])
         if layer == self.layer - 1:
             return AttentionChange(total, first=self._pass[2], observe=self._choose)
-        return AttentionChange(total, hidden_keys=self._hidden)
+        if not self.faithful:
+            return AttentionChange(total, hidden_keys=self._hidden)
+        real = self._pass[0]
+
+        def spread(p: Tensor) -> Tensor:  # (B, H, R, T)
+            even = (real / real.sum(-1, keepdim=True)).to(p)
+            return fit_keys(even, p.shape[-1], total)[:, None, None].expand_as(p)
+
+        return AttentionChange(total, queries=self._blind, hidden_keys=self._hidden, probabilities=spread)
 
     def _choose(self, p: Tensor) -> None:  # (B, H, R, T)
         assert self._pass is not None
@@ -123,4 +134,5 @@ class _LeastAttendedText:
         chosen = rank < torch.tensor(counts, device=p.device)[:, None]  # (B, R, total)
         chosen = torch.cat([chosen[:, :1].expand(-1, first, -1), chosen], 1) & seen  # the prompt's last token decides
         nothing = ~chosen.any(-1, keepdim=True)
+        self._blind = nothing[..., 0] & real.to(p.device)[:, total - new :]
         self._hidden = ~(chosen | (nothing & (position == query[:, None])))

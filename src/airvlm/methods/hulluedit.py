@@ -50,6 +50,9 @@ class HulluEdit(Method):
     threshold: float = option(0.02, "share of the text's part below which it is kept", low=0, high=1)
     largest: float = option(4.0, "bound of ln and lp", low=0)
     layer: int | None = option(None, "decoder layer whose states are read; none is layer 25 of 32, scaled", low=0)
+    faithful: bool = option(
+        False, "as the published code: visual states begin at the second position, whatever is there"
+    )
 
     def span(self, depth: int) -> int:
         """The layer that is read in a decoder of `depth` layers."""
@@ -117,6 +120,9 @@ class _Edit(Intervention):
     def _keep(self, fp: ForwardPass, h: Tensor) -> None:
         visual = torch.zeros(h.shape[:2], dtype=torch.bool) if fp.visual is None else fp.visual_on_cpu
         real = fp.zero_padding(torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)).cpu()
+        if self.method.faithful and fp.visual is not None:  # as many as there are, after the first token
+            place = real.long().cumsum(1) - 1
+            visual = (place >= 1) & (place <= visual.sum(1, keepdim=True))
         if fp.is_prefill:
             self._visual, self._text = [h.new_zeros(0, h.shape[-1], dtype=torch.float32)] * len(h), []
             self._text = list(self._visual)

@@ -4,7 +4,8 @@ D_l (n, d) holds the differences of n pairs at layer l's output, and V (d, rank)
 
 * Nullu (CVPR 2025) removes them from feed-forward outputs, y - V V^T y, in the upper half of the decoder. That is
   W_down <- (I - V V^T) W_down, so `bake` writes it into the weights, and any engine runs it at no cost. Its pairs are a
-  truthful and a hallucinated text for one image.
+  truthful and a hallucinated text for one image. States are averaged over the text; the published code averages over
+  all positions, so that part of D is a direction of the text's length (`faithful=True`).
 * CIPHER (CVPR 2026) removes them from layer outputs in decode steps, r - V V^T r. Its pairs are one caption read under
   the image and under edits of it.
 
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from airvlm.methods.artifacts import ArtifactError, ArtifactMethod
+from airvlm.methods.artifacts import ArtifactError, ArtifactMethod, Reads
 from airvlm.methods.base import option
 from airvlm.methods.templates.layers import layer_span
 from airvlm.methods.templates.steering import Site, SteeringIntervention, SteeringMethod
@@ -58,17 +59,23 @@ class NullSpaceMethod(ArtifactMethod, SteeringMethod):
             found[f"layer.{layer}"] = right[:LARGEST].T.float().contiguous()
         return found
 
+    @property
+    def tensors(self) -> str:
+        """Which bases of the artifact are used."""
+        return "layer"
+
     def span(self, depth: int) -> Sequence[int]:
         return range(depth // 2, depth) if self.layers is None else layer_span(self.layers, depth)
 
     def bases(self, parts: ModelParts) -> dict[int, Tensor]:
         """V (d, rank) of each layer that is changed."""
-        found = self.load_artifact(parts).layers()
+        found = self.load_artifact(parts).layers(self.tensors)
         span = self.span(len(parts.layers))
         short = [layer for layer in span if layer not in found or found[layer].shape[1] < self.rank]
         if short:
             raise ArtifactError(
-                f"{self.artifact} has fewer than {self.rank} directions for layers {short}: make it of more pairs"
+                f"{self.artifact} has fewer than {self.rank} directions ({self.tensors}) for layers {short}: make it "
+                "of more pairs"
             )
         return {layer: found[layer][:, : self.rank].float() for layer in span}
 
@@ -86,6 +93,13 @@ class Nullu(NullSpaceMethod):
     site: ClassVar[str] = "weights"
     cost: ClassVar[str] = "1 pass; nothing once it is baked into the weights"
     engines: ClassVar[tuple[str, ...]] = ("transformers", "any engine (baked)")
+    published_reads: ClassVar[Reads | None] = "all"
+
+    faithful: bool = option(False, "directions of the mean over all positions, image and prompt included, as published")
+
+    @property
+    def tensors(self) -> str:
+        return "published" if self.faithful else "layer"
 
     def bake(self, model: nn.Module) -> None:
         parts = ModelParts.of(model)

@@ -6,8 +6,9 @@ last token of the prompt on, and phi_j = 1e-7 times the product of scale R_ij ov
 
     l_c <- l_c - weight max_j phi_j   if n > 10,     l_c + weight (attention of c to the image)   otherwise,
 
-and tokens that are not among the k are never said. The published rollback ("retrospection") needs a beam search of its
-own and is not included.
+and tokens that are not among the k are never said. `faithful=True` rounds phi to float16 and gives the other tokens
+-999, as the published code does: a penalty beyond that makes them likelier than the candidates. The published rollback
+("retrospection") needs a beam search of its own and is not included.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["OPERA", "column_scores"]
 
 EARLY = 10  # tokens that are scored by their attention to the image
 SMALL = 1e-7
+OTHERS = -999.0  # what the published code gives tokens that are no candidates
 REFUSED = ("qwen",)  # families whose decode steps depend on more than the cache
 
 
@@ -53,6 +55,7 @@ class OPERA(Method):
     weight: float = option(1.0, "weight of the penalty; 0 is off", low=0, off=0, search=(0.1, 2.0))
     candidates: int = option(5, "k, the tokens of each step that are tried", low=1)
     scale: float = option(50.0, "factor of the attention inside the product", above=0)
+    faithful: bool = option(False, "as the published code: phi in float16, and other tokens at -999")
 
     def start(self, context: Context) -> Intervention:
         if context.parts.family in REFUSED:
@@ -149,14 +152,17 @@ class _Opera(AttentionIntervention):
             triangle = torch.cat(
                 [past[:, None].expand(-1, k, -1, -1), ahead[:, :, None, self._start :]], 2
             )  # (B, k, n, n)
-            penalty = column_scores(triangle.float(), self.method.scale).amax(-1)
+            phi = column_scores(triangle.float(), self.method.scale)
+            penalty = (phi.half().float() if self.method.faithful else phi).amax(-1)
         else:
             assert self.visual_keys is not None
             visual = nn.functional.pad(self.visual_keys, (0, self.total + 1 - self.visual_keys.shape[-1]))
             penalty = -(ahead * visual[:, None].to(ahead)).sum(-1)
         limits = torch.finfo(logits.dtype)
-        scores = (best - self.method.weight * penalty.to(best)).clamp(0.5 * limits.min, limits.max)
-        new = torch.full_like(l, limits.min).scatter(1, tokens, scores).to(logits.dtype)
+        scores, others = best - self.method.weight * penalty.to(best), OTHERS
+        if not self.method.faithful:
+            scores, others = scores.clamp(0.5 * limits.min, limits.max), limits.min
+        new = torch.full_like(l, others).scatter(1, tokens, scores).to(logits.dtype)
         new = torch.where(rows.to(l.device)[:, None], new, logits[:, -1])
         flips = (new.argmax(-1) != logits[:, -1].argmax(-1)).view(fp.batch_size, -1).sum(-1).float()
         self._flips = flips if self._flips is None else self._flips + flips

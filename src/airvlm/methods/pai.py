@@ -4,7 +4,8 @@
 (b) log p* = gamma log p - (gamma - 1) log p_u where log p >= max log p + log beta; p_u is the prompt without the image,
     in which (a) does not act.
 
-Two defaults of the published code differ between its README (gamma = 1.1, used here) and its argument parser (2).
+`faithful=True` does not reorder the second stream with the beams, as the published code does not: its cache then mixes
+hypotheses. Two of its defaults differ between README (gamma = 1.1, used here) and argument parser (2).
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ class PAI(ContrastiveMethod):
     layers: tuple[int, int] | None = option(
         None, "decoder layers whose attention is raised; none is all from the third on", span=True
     )
+    faithful: bool = option(False, "as the published code: the second stream does not follow the beams")
 
     def streams(self, context: Context) -> Sequence[Stream]:
-        return [Stream(self.name, context.parts, edit_ids=remove_images(context.parts, context.processor))]
+        kind = _Unordered if self.faithful else Stream
+        return [kind(self.name, context.parts, edit_ids=remove_images(context.parts, context.processor))]
 
     def weights(self, l: Tensor, others: Sequence[Tensor], fp: ForwardPass) -> Sequence[float]:
         return self.gamma, 1 - self.gamma
@@ -57,6 +60,13 @@ class PAI(ContrastiveMethod):
         if self.gamma > 1:
             halves.append(ContrastiveIntervention(self, context))
         return halves[0] if len(halves) == 1 else CombinedIntervention(self, context, halves)
+
+
+class _Unordered(Stream):
+    """A stream whose cache stays as it is when beams change places."""
+
+    def _reorder(self, beam_idx: Tensor) -> None:
+        pass
 
 
 class _Amplify(AttentionIntervention):

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from airvlm.methods.artifacts import ArtifactError, ArtifactMethod, PairKind
+from airvlm.methods.artifacts import ArtifactError, ArtifactMethod, PairKind, Reads
 from airvlm.methods.base import option
 from airvlm.methods.templates.layers import layer_span
 from airvlm.methods.templates.steering import Site, SteeringIntervention, SteeringMethod, steer_keeping_norm
@@ -43,7 +43,7 @@ class VTI(ArtifactMethod, SteeringMethod):
     summary: ClassVar[str] = "turns all states towards the mean difference of truthful and hallucinated captions"
     site: ClassVar[str] = "hidden states"
     pairs: ClassVar[PairKind] = "swapped"
-    reads: ClassVar[Literal["caption", "last", "all"]] = "last"
+    reads: ClassVar[Reads] = "last"
 
     strength: float = option(0.9, "lambda; the states are turned by a tenth of it", low=0, off=0, search=(0.2, 3.0))
     visual_strength: float = option(
@@ -172,8 +172,9 @@ def tower_layers(parts: ModelParts) -> list[Any]:
     base: Any = getattr(parts.model, "base_model", parts.model)
     if parts.layout == "patches" or not hasattr(base, "get_encoder"):
         return []
-    stacks = [m for m in base.get_encoder(modality="image").modules() if isinstance(m, nn.ModuleList)]
-    return list(max((m for m in stacks if all(hasattr(layer, "mlp") for layer in m)), key=len, default=nn.ModuleList()))
+    modules = base.get_encoder(modality="image").modules()
+    stacks: list[list[Any]] = [list(m) for m in modules if isinstance(m, nn.ModuleList)]
+    return max((own for own in stacks if all(hasattr(layer, "mlp") for layer in own)), key=len, default=[])
 
 
 def _patch_size(parts: ModelParts) -> int:
