@@ -73,12 +73,14 @@ def test_counts_and_seconds_are_summed_and_layers_united() -> None:
     assert merged.norm_ratio is not None
     assert merged.norm_ratio.mean == pytest.approx((0.1 * 7 + 0.6 * 3) / 10) and merged.norm_ratio.max == 0.9
     assert merged.crops == CROPS and merged.rows == () and merged.method == one.method
-    assert "in 2 calls" in str(merged)
+    assert "in 2 of 2 calls" in str(merged)
 
 
 def test_calls_that_did_nothing_do_not_hide_one_that_did() -> None:
     merged = Report.merge([idle("no image"), acted(), idle("no image")])
     assert merged.fired and merged.reason is None and merged.calls == 3 and merged.tokens == 7
+    assert "in 1 of 3 calls" in str(merged)
+    assert "in 2 of 4 calls" in str(Report.merge([merged, acted()]))
 
 
 def test_where_no_call_acted_the_first_reason_is_told() -> None:

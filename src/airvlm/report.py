@@ -47,6 +47,7 @@ class Report:
     tokens: int = 0  # token positions it changed, over all passes
     passes: int = 0  # forward passes it acted in
     calls: int = 1  # calls of generate that this report sums up
+    calls_acted: int | None = None  # of these, those in which it acted; None for a single call
     crops: tuple[tuple[Crop, ...], ...] = ()  # one tuple per image
     norm_ratio: NormRatio | None = None
     sinkhorn: Sinkhorn | None = None
@@ -93,6 +94,7 @@ class Report:
             tokens=sum(report.tokens for report in reports),
             passes=sum(report.passes for report in reports),
             calls=sum(report.calls for report in reports),
+            calls_acted=sum(r.fired if r.calls_acted is None else r.calls_acted for r in reports),
             crops=tuple(image for report in reports for image in report.crops),
             norm_ratio=norm_ratio,
             sinkhorn=sinkhorn,
@@ -119,7 +121,7 @@ class Report:
         if len(self.rows) > 1:
             parts.append(f"in {sum(row.fired for row in self.rows)} of {len(self.rows)} rows")
         if self.calls > 1:
-            parts.append(f"in {self.calls} calls")
+            parts.append(f"in {self.calls_acted} of {self.calls} calls")
         if self.crops:
             parts.append(f"with {self.kept} of {sum(len(image) for image in self.crops)} crops")
         if self.norm_ratio is not None:
