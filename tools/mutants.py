@@ -8,8 +8,7 @@ Mutants are drawn by the seed from all that are possible: flipped comparisons an
 constants, dropped conditions, swapped arguments, deleted statements. In a copy of the tree, tests are collected once,
 and each test file runs once under coverage, which shows the lines that each test executes. A mutant then runs in a
 fork, its code put in place of the function's, under the tests of its file that execute its line, the quickest first.
-A mutant of what runs at import, and one that survived, runs under all tests that execute its file in a process that
-imports anew.
+A mutant of what runs at import runs under all tests that execute its file, in a process that imports anew.
 
 Results are appended to a JSONL log; the same command resumes. What survived runs again when its tests have changed, or
 under more tests (`--also`, `--slow`).
@@ -44,6 +43,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("methods", "runtime", "evaluation", "tasks", "serve")
+AT_IMPORT = "changes what runs at import"
 UNCOPIED = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "out", "runs", "*.egg-info"
 )
@@ -106,12 +106,13 @@ def _list_mutants(root: Path, file: Path) -> list[Mutant]:
     """All one-line changes of a file; some cannot be parsed."""
     source = file.read_text(encoding="utf-8")
     lines = source.split("\n")
+    raws = [line.encode() for line in lines]  # the offsets of ast count bytes
     found: dict[tuple[int, str], Mutant] = {}
-    for kind, node, replacement in _changes(ast.parse(source), source):
+    for kind, node, replacement in _changes(ast.parse(source), raws):
         start, end = node
         if start[0] != end[0]:
             continue
-        raw = lines[start[0] - 1].encode()  # the offsets of ast count bytes
+        raw = raws[start[0] - 1]
         after = (raw[: start[1]] + replacement.encode() + raw[end[1] :]).decode()
         mutant = Mutant(file.relative_to(root).as_posix(), start[0], kind, lines[start[0] - 1], after)
         found.setdefault((start[0], after), mutant)
@@ -130,29 +131,29 @@ Place = tuple[int, int]  # line from 1, byte in the line
 Change = tuple[str, tuple[Place, Place], str]  # kind, what is replaced, and by what
 
 
-def _changes(tree: ast.Module, source: str) -> Iterator[Change]:
+def _changes(tree: ast.Module, lines: list[bytes]) -> Iterator[Change]:
     for node in _walk(tree):
         if isinstance(node, ast.Compare):
             for left, op, right in zip([node.left, *node.comparators], node.ops, node.comparators):
-                yield from _flip("comparison", left, op, right, source)
+                yield from _flip("comparison", left, op, right, lines)
         elif isinstance(node, ast.BinOp):
-            yield from _flip("sign", node.left, node.op, node.right, source)
+            yield from _flip("sign", node.left, node.op, node.right, lines)
         elif isinstance(node, ast.BoolOp):
             for left, right in zip(node.values, node.values[1:]):
-                yield from _flip("condition", left, node.op, right, source)
+                yield from _flip("condition", left, node.op, right, lines)
             for kept in node.values[:2]:
-                yield "condition", _span(node), _text(kept, source)
+                yield "condition", _span(node), _text(kept, lines)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
-            yield "condition" if isinstance(node.op, ast.Not) else "sign", _span(node), _text(node.operand, source)
+            yield "condition" if isinstance(node.op, ast.Not) else "sign", _span(node), _text(node.operand, lines)
         elif isinstance(node, ast.If | ast.IfExp | ast.While):
-            yield "condition", _span(node.test), f"not ({_text(node.test, source)})"
+            yield "condition", _span(node.test), f"not ({_text(node.test, lines)})"
         elif isinstance(node, ast.Constant):
             for replacement in _other_values(node.value):
                 yield "constant", _span(node), replacement
         elif isinstance(node, ast.Call):
             first = node.args[:2]
             if len(first) == 2 and not any(isinstance(one, ast.Starred) for one in first):
-                texts = [_text(one, source) for one in first]
+                texts = [_text(one, lines) for one in first]
                 if texts[0] != texts[1]:
                     yield "arguments", (_span(first[0])[0], _span(first[1])[1]), ", ".join(reversed(texts))
         elif isinstance(node, ast.Expr | ast.AugAssign | ast.Raise | ast.Break | ast.Continue):
@@ -177,12 +178,12 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
             yield from _walk(child)
 
 
-def _flip(kind: str, left: ast.expr, op: ast.AST, right: ast.expr, source: str) -> Iterator[Change]:
+def _flip(kind: str, left: ast.expr, op: ast.AST, right: ast.expr, lines: list[bytes]) -> Iterator[Change]:
     if type(op) not in FLIPS or left.end_lineno != right.lineno:
         return
     old, new = FLIPS[type(op)]
     start, end = _span(left)[1], _span(right)[0]
-    between = source.split("\n")[start[0] - 1].encode()[start[1] : end[1]].decode()
+    between = lines[start[0] - 1][start[1] : end[1]].decode()
     # Parentheses may stand between the operands and the operator
     at = between.find(old)
     if at >= 0:
@@ -204,8 +205,9 @@ def _span(node: ast.expr | ast.stmt) -> tuple[Place, Place]:
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
-def _text(node: ast.expr, source: str) -> str:
-    return ast.get_source_segment(source, node) or ast.unparse(node)
+def _text(node: ast.expr, lines: list[bytes]) -> str:
+    (first, start), (last, end) = _span(node)
+    return lines[first - 1][start:end].decode() if first == last else ast.unparse(node)
 
 
 def draw(root: Path, package: str, folders: list[str], seed: int, count: int) -> list[Mutant]:
@@ -384,8 +386,10 @@ class WarmTests:
 
     def _run(self, mutant: Mutant, items: list[pytest.Item]) -> str:
         file = self.tree / mutant.file
+        module = Path(mutant.file).relative_to("src").with_suffix("").parts
+        importlib.import_module(".".join(module).removesuffix(".__init__"))
         if not swap_code(file, mutant.apply(file.read_text(encoding="utf-8"))):
-            return "changes what runs at import"
+            return AT_IMPORT
         for item, following in zip(items, [*items[1:], None]):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
@@ -487,9 +491,10 @@ class Campaign:
                 for file in self.tests_of(mutant):
                     self._map(tests, file)
                 chosen, limit = self._choose(mutant, line=True)
-                found = tests.run(mutant, chosen, limit) if chosen else "not executed"
-                # what survived here may change something at import
-                self._write(mutant, found, self._digest(mutant) if is_caught({"status": found}) else "")
+                found = tests.run(mutant, chosen, limit)
+                if found == "survived" and not chosen:
+                    found = "not executed"
+                self._write(mutant, found, "" if found == AT_IMPORT else self._digest(mutant))
 
         fast = ["--fast"] * (not self.slow and "--fast" in _read(tree / "tests" / "conftest.py"))
         pytest.main(["-p", "no:cacheprovider", *fast, *files], plugins=[WarmTests(tree, self.package, work)])

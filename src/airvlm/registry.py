@@ -112,8 +112,8 @@ class Registry(MutableMapping[str, V], Generic[V]):
         if name in self.problems:
             return f"the {what} {self.problems[name]}"
         near = difflib.get_close_matches(name, self.names, 1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        return f"unknown {what} {name!r}{hint} Known: {', '.join(self)}"
+        hint = f"; did you mean {near[0]}?" if near else f". Known: {', '.join(self)}"
+        return f"unknown {what} {name!r}{hint}"
 
 
 def distribution_of(entry: metadata.EntryPoint) -> str:

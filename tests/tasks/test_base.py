@@ -78,7 +78,9 @@ def test_a_task_without_its_data_names_what_it_needs(name: str) -> None:
 def test_errors_about_unknown_tasks_and_options_list_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown task 'chairs'; did you mean chair"):
         load_task("chairs")
-    with pytest.raises(ValueError, match=r"chair has no option word\. Known: approximate, count, drop_incomplete"):
+    with pytest.raises(ValueError, match=r"chair has no option language\. Known: approximate, count, drop_incomplete"):
+        load_task("chair", language="pattern")
+    with pytest.raises(ValueError, match=r"chair has no option word; did you mean words\?$"):
         load_task("chair", word="pattern")
 
 

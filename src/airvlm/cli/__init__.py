@@ -84,7 +84,8 @@ class Command(TyperCommand):
     """A command whose help shows groups of options under headings, and arguments without types."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        pieces = super().collect_usage_pieces(ctx)
+        return [piece.replace("{", "").replace("}", "").replace("......", "...") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -177,7 +178,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return _fail(STOPPED, INTERRUPTED)
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
-        return _fail(error.format_message(), error.exit_code)
+        return _fail(error.format_message().replace("Value error, ", ""), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail(STOPPED, INTERRUPTED)
     except SystemExit as end:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json as json_files
+import mimetypes
 import os
 import platform
 from collections.abc import Sequence
@@ -101,6 +102,8 @@ def _find(topic: str | None, name: str | None, model: ModelOptions) -> tuple[Fac
         return facts, [("", _flatten(facts))]
     if topic in read_table() or topic in outside_methods() or ":" in topic:
         return _method(topic)
+    if (mimetypes.guess_type(topic)[0] or "").startswith("image/"):
+        raise Failure(f"{topic} does not exist")
     near = difflib.get_close_matches(topic, [*TOPICS, *MODELS, *read_table()], 1)
     hint = f"did you mean {near[0]}?" if near else f"give {', '.join(TOPICS)}, a method, or an image file"
     raise Failure(f"nothing is known of {topic!r}; {hint}")

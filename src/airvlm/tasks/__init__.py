@@ -5,6 +5,7 @@ Packages add their own by entry points of the group `airvlm.tasks`.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
@@ -53,8 +54,10 @@ class TaskEntry:
         known = {f.name: f for f in fields(cls)}
         unknown = sorted(set(options) - set(known))
         if unknown:
-            names = ", ".join(sorted(set(known) - {"data"})) or "none"
-            raise ValueError(f"{cls.name} has no option {', '.join(unknown)}. Known: {names}")
+            names = sorted(set(known) - {"data"})
+            near = difflib.get_close_matches(unknown[0], names, 1)
+            hint = f"; did you mean {near[0]}?" if near else f". Known: {', '.join(names) or 'none'}"
+            raise ValueError(f"{cls.name} has no option {', '.join(unknown)}{hint}")
         for option, value in options.items():
             if isinstance(value, str) and "Path" in str(known[option].type):
                 options[option] = Path(value)

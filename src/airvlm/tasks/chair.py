@@ -186,9 +186,10 @@ class Chair(Task):
         details = {
             "objects": [mention.category for mention in mentions],
             "words": [mention.word for mention in mentions],
-            "hallucinated": [mention.category for mention in wrong],
-            "hallucinated_words": [mention.word for mention in wrong],
         }
+        if item.truth is not None:
+            details["hallucinated"] = [mention.category for mention in wrong]
+            details["hallucinated_words"] = [mention.word for mention in wrong]
         return {name: float(value) for name, value in counts.items()} | bleu, details
 
 
