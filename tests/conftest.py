@@ -6,6 +6,9 @@ or more on a quiet machine, or whose parameters need ten together. `make test` p
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -20,3 +23,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=chosen)
     gone = set(chosen)
     items[:] = [item for item in items if item not in gone]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Stores wait for the disk after every batch, which takes longer than the rest of many tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

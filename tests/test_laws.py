@@ -9,18 +9,23 @@ from airvlm.testing.method_laws import METHOD_LAWS, MethodOnFamily, turn_off
 from tests.all_families import FAMILIES
 from tests.default_methods import METHODS, OTHERS, ZOO
 
+# of METHODS, one per kind of hook: the decoder's input, feed-forwards and a lens, attention, a second stream
+KINDS = {"crop-blend", "air-memory", "vaf", "vcd"}
+
 
 def cases() -> list[object]:
     """One per family, method and law that says something about the method.
 
-    `--fast` runs those of a few families; the methods of ZOO run on the first of these, and on all with `--all`.
+    `--fast` runs those of a few families. On the others one method per kind of hook runs, and the methods of ZOO on the
+    first of the few; `--all` runs every method on every family.
     """
     found = []
     for family in FAMILIES:
         methods = {**METHODS, **ZOO, **OTHERS} if family in FEW else {**METHODS, **ZOO}
         subjects = {name: MethodOnFamily(family, method, turn_off(method)) for name, method in methods.items()}
         slow = () if family in FEW else (pytest.mark.slow,)
-        marks = {name: (pytest.mark.exhaustive,) if name in ZOO and family != FEW[0] else slow for name in methods}
+        always = {*METHODS, *OTHERS, *(ZOO if family == FEW[0] else ())} if family in FEW else KINDS
+        marks = {name: slow if name in always else (pytest.mark.exhaustive,) for name in methods}
         found += [
             pytest.param(
                 law,

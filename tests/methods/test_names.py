@@ -110,14 +110,14 @@ def composed_methods(draw: st.DrawFn) -> Method:
 compositions = composed_methods()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(methods | compositions)
 def test_a_label_is_read_back_as_an_equal_method(method: Method) -> None:
     assert parse_method(method.label) == method
     assert get_method(method.label) == method
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(methods | compositions)
 def test_json_is_read_back_as_an_equal_method(method: Method) -> None:
     again = Method.from_json(json.loads(json.dumps(method.to_json())))

@@ -173,6 +173,9 @@ def test_laws(family: str) -> None:
     check_method(RITUAL(alpha=1.0, beta=0.0), [family])
 
 
-@pytest.mark.parametrize("family", [*GRIDS, "glm4v", "paligemma"])
+@pytest.mark.parametrize(
+    "family",
+    [*GRIDS[:2], *(pytest.param(family, marks=pytest.mark.exhaustive) for family in ("gemma3", "glm4v", "paligemma"))],
+)
 def test_laws_of_ed(family: str) -> None:
     check_method(ED(beta=0.0, tau=1.0), [family])

@@ -11,7 +11,7 @@ from airvlm.methods.view_controls import CropVote, TestTimeAugmentation
 from airvlm.methods.views import quadrants
 from airvlm.testing import check_method, small_models
 from tests.methods.direct import forward, rows_with_images
-from tests.methods.families import FEW
+from tests.methods.families import ALL
 
 
 def last_logits(family: str, rows: Any) -> Tensor:
@@ -63,7 +63,7 @@ def test_voting_is_for_greedy_decoding() -> None:
         model.generate(**batch, max_new_tokens=2, do_sample=True)
 
 
-@pytest.mark.parametrize("family", FEW)
+@pytest.mark.parametrize("family", ALL)
 def test_laws(family: str) -> None:
     check_method(TestTimeAugmentation(views=2), [family])
 

@@ -131,7 +131,7 @@ def test_trained_tokens_converge_in_few_updates(trained, eps, updates):
 @pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.03, 0.1])
 def test_pot_agrees_on_trained_tokens_to_1e_4(trained, eps):
-    costs = trained[:2, ::6].flatten(0, 1)
+    costs = trained[0, ::6]  # POT takes seconds for each
     ours, a = sinkhorn(costs, eps).cost, np.full(64, 1 / 64)
     for C, distance in zip(costs.double().numpy(), ours.tolist(), strict=True):
         T = ot.sinkhorn(a, a, C, eps, method="sinkhorn_log", stopThr=1e-6, numItermax=20000)

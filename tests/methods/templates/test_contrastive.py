@@ -134,7 +134,7 @@ def test_a_stream_is_a_plain_pass_of_its_own_inputs(family: str, kind: str) -> N
     assert run.report.fired and run.report.passes == TOKENS
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+@pytest.mark.parametrize("family", ["llava", pytest.param("qwen2_5_vl", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: next(iter(o), "greedy"))
 def test_rows_of_a_batch_are_answered_as_alone(family: str, kind: str, options: dict[str, Any]) -> None:
