@@ -216,6 +216,19 @@ def test_the_processor_of_another_family_is_refused_in_one_line(tmp_path: Path) 
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("family", "other"), [("llava", "qwen2_5_vl"), ("qwen2_5_vl", "llava"), ("glm4v", "gemma3")])
+def test_an_image_processor_for_another_layout_is_refused_in_one_line(family: str, other: str) -> None:
+    model, own = small_models.shared_model(family)
+    _, processor = small_models.shared_model(other)
+    check_processor(own, ModelParts.of(model))
+    message = rf"ImageProcessor(Pil)? prepares images for .*{other}.*, not for {family}\. Pass the model's own"
+    for given in (processor, processor.image_processor):
+        for use in (lambda: VLM(model, given), lambda: CropBlend()(model, given)):  # noqa: B023  # called at once
+            with pytest.raises(ValueError, match=message) as caught:
+                use()
+            assert "\n" not in str(caught.value)
+
+
 def test_a_processor_with_another_image_token_is_refused() -> None:
     model, _ = small_models.shared_model("llava")
     _, other = small_models.build("qwen2_5_vl")

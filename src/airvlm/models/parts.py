@@ -171,8 +171,18 @@ def check_processor(processor: Any, parts: ModelParts) -> None:
             f"{parts.image_token_id}. {advice}"
         )
     # Equal token ids: it may still be the processor of a family that lays out pixels differently.
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES  # imports transformers' model code
+    # Both import transformers' model code
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
+    image_kind = type(getattr(processor, "image_processor", processor)).__name__
+    takes = {
+        f: FAMILIES[f].layout
+        for f, names in IMAGE_PROCESSOR_MAPPING_NAMES.items()
+        if f in FAMILIES.own and image_kind in names.values()
+    }
+    if takes and (parts.layout == "patches") != ("patches" in takes.values()):
+        raise ValueError(f"{image_kind} prepares images for {', '.join(takes)}, not for {parts.family}. {advice}")
     layouts = {
         f: FAMILIES[f].layout for f, name in PROCESSOR_MAPPING_NAMES.items() if name == kind and f in FAMILIES.own
     }
