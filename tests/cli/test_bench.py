@@ -31,3 +31,11 @@ def test_json_has_ratios_to_the_first_method(run: Run, model: str) -> None:
     assert rows["vcd"]["ratio"] > 1
     assert rows["vcd"]["acted"] == 2
     assert set(rows["vanilla"]) >= {"seconds", "tokens_per_second", "peak_memory_bytes", "ratio_range"}
+
+
+def test_methods_as_the_table_of_the_docs(run: Run, model: str) -> None:
+    options = ["--batch", "1", "--batch", "2", "--repeats", "1", "--tokens", "2", "--cpu-time", "--markdown"]
+    lines = run("bench", "methods", "--model", model, "--method", "vcd", *options).out.splitlines()
+    assert "| method | prefill, batch 1 | decode, batch 1 | prefill, batch 2 | decode, batch 2 |" in lines
+    vanilla, vcd = (next(line for line in lines if line.startswith(f"| `{name}` |")) for name in ("vanilla", "vcd"))
+    assert vanilla.count("1.00 [1.00, 1.00]") == 4 and vcd.count("[") == 4

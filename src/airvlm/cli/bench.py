@@ -39,6 +39,9 @@ def bench(
         option("--batch", "N", "With `methods`: batch sizes. Repeatable.", min=1, show_default="1 and 16"),
     ] = None,
     markdown: Annotated[bool, option("--markdown", None, "With `methods`: print Markdown tables.")] = False,
+    cpu_time: Annotated[
+        bool, option("--cpu-time", None, "With `methods`: count this process's CPU time, on a CPU that is shared.")
+    ] = False,
     layers: Annotated[int, option("--layers", "N", "Decoder layers of the model wide.", min=2)] = 2,
     json: JsonOption = False,
 ) -> None:
@@ -64,7 +67,16 @@ def bench(
     if what is not None:
         if what != "methods":
             raise Failure(f"{what!r}: give `methods`, or nothing")
-        _bench_methods(model or ["tiny"], method, batch or [1, 16], repeats, tokens, json=json, markdown=markdown)
+        _bench_methods(
+            model or ["tiny"],
+            method,
+            batch or [1, 16],
+            repeats,
+            tokens,
+            cpu_time=cpu_time,
+            json=json,
+            markdown=markdown,
+        )
         return
 
     chosen = [common.choose_method(name) for name in method or DEFAULT]
@@ -101,10 +113,12 @@ def _bench_methods(
     repeats: int,
     tokens: int,
     *,
+    cpu_time: bool,
     json: bool,
     markdown: bool,
 ) -> None:
     import tempfile
+    import time
     from pathlib import Path
 
     import torch
@@ -130,7 +144,14 @@ def _bench_methods(
                     bar.update()
 
                 costs = measure_methods(
-                    vlm, methods, image, batches=batches, repeats=repeats, tokens=tokens, progress=show
+                    vlm,
+                    methods,
+                    image,
+                    batches=batches,
+                    repeats=repeats,
+                    tokens=tokens,
+                    clock=time.process_time if cpu_time else time.perf_counter,
+                    progress=show,
                 )
         results.append((vlm.name, costs))
     threads = torch.get_num_threads()
@@ -139,14 +160,37 @@ def _bench_methods(
         emit({"threads": threads, "tokens": tokens, "repeats": repeats, "results": found, "skipped": skipped})
         return
     for name, costs in results:
+        if markdown:
+            print(f"{name}: {tokens} tokens per answer, {repeats} rounds, {threads} thread(s)\n")
+            _print_markdown(costs, batches)
+            continue
         for size in batches:
             print(f"{name}, batch of {size}: {tokens} tokens per answer, {repeats} rounds, {threads} thread(s)\n")
-            _print_phases([cost for cost in costs if cost.batch == size], repeats, markdown)
+            _print_phases([cost for cost in costs if cost.batch == size], repeats)
     for name, why in skipped.items():
         print(f"{name}: {why}")
 
 
-def _print_phases(costs: Sequence[MethodCost], repeats: int, markdown: bool) -> None:
+def _print_markdown(costs: Sequence[MethodCost], batches: Sequence[int]) -> None:
+    """One row per method, medians with their ranges, as docs/results/methods-cost.md has them."""
+    print("| method | " + " | ".join(f"{phase}, batch {size}" for size in batches for phase in PHASES[:2]) + " |")
+    print("|---|" + "---:|" * (2 * len(batches)))
+    for label in dict.fromkeys(cost.method for cost in costs):
+        cells = [f"`{label}`"]
+        for cost in costs:
+            if cost.method == label:
+                row = cost.to_json()
+                for phase in PHASES[:2]:
+                    span = row.get(f"{phase}_range")
+                    cells.append("{:.2f} [{:.2f}, {:.2f}]".format(row[phase], *span) if span else "")
+        print("| " + " | ".join(cells) + " |")
+    print()
+    for cost in costs:
+        if cost.problem is not None:
+            print(f"`{cost.method}`, batch {cost.batch}: {cost.problem}")
+
+
+def _print_phases(costs: Sequence[MethodCost], repeats: int) -> None:
     rows: list[tuple[str, ...]] = [("method", "prefill", "range", "decode", "range", "all", "range", "acted")]
     for cost in costs:
         if cost.problem is not None:
@@ -157,13 +201,7 @@ def _print_phases(costs: Sequence[MethodCost], repeats: int, markdown: bool) -> 
             f"{row[n]:.2f}" if k == 0 else "{:.2f}-{:.2f}".format(*row[f"{n}_range"]) for n in PHASES for k in (0, 1)
         ]
         rows.append((cost.method, *cells, "" if cost.method == "vanilla" else f"{cost.acted} of {repeats}"))
-    if markdown:
-        for i, row_cells in enumerate(rows):
-            print("| " + " | ".join(row_cells) + " |")
-            if i == 0:
-                print("|" + " --- |" * len(row_cells))
-    else:
-        print_columns(rows, indent=2, right=range(1, 8))
+    print_columns(rows, indent=2, right=range(1, 8))
     print()
 
 
