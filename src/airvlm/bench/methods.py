@@ -62,7 +62,7 @@ def measure_methods(
     batches: Sequence[int] = (1, 16),
     repeats: int = 5,
     tokens: int = 32,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[MethodCost]:
     """The cost of each method at each batch size.
@@ -74,12 +74,13 @@ def measure_methods(
         batches: batch sizes.
         repeats: rounds that are timed; one round before them is not.
         tokens: per answer, 2 or more.
-        clock: `time.process_time` counts this process alone, for a CPU that others use too.
+        clock: `time.process_time` counts this process alone, for a CPU that others use too; by default wall time.
         progress: called before each batch with what it is.
     """
     if VANILLA not in methods or tokens < 2:
         raise ValueError("the methods need vanilla among them, and 2 tokens or more")
     found, number = list[MethodCost](), 0
+    clock = clock or time.perf_counter
     for size in batches:
         costs = {label: MethodCost(label, size) for label in methods}
         for turn in range(repeats + 1):

@@ -150,7 +150,7 @@ def _bench_methods(
                     batches=batches,
                     repeats=repeats,
                     tokens=tokens,
-                    clock=time.process_time if cpu_time else time.perf_counter,
+                    clock=time.process_time if cpu_time else None,
                     progress=show,
                 )
         results.append((vlm.name, costs))
