@@ -4,6 +4,10 @@
 our tolerance, which its rule (an L2 norm, first checked after one update) reaches earlier than ours (the sum of all
 marginal errors). "POT, loop, torch" is the same loop on float32 tensors. The problem is that of air: 12 crops of 576
 tokens against 100 prototypes, with costs given.
+
+    python -m experiments.speed.pot [--rounds 9] [--busy 2]
+
+compares the numpy loops with ours at torch's default number of threads, by the clock, beside as many busy processes.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import torch
 from torch import Tensor
 
 from airvlm import AIR
-from airvlm.bench.wide import K
+from airvlm.bench.wide import WIDTH, K
 from airvlm.methods.evidence.transport import TOLERANCE, cosine_cost, sinkhorn
 from experiments.speed import timing
-from experiments.speed.tokens import Tokens
+from experiments.speed.runner import busy_processes
+from experiments.speed.tokens import Tokens, draw_like_trained, draw_random
 
 Q = AIR().evidence_spec().count_prototypes(K)
 EPS = (0.1, 0.03)
@@ -59,8 +64,14 @@ def compare_costs(own: Tokens, wide: Tokens) -> dict[str, float]:
     return found
 
 
-def compare_speed(kinds: Mapping[str, Tokens], rounds: int) -> dict[str, Any]:
-    """Milliseconds for the twelve crops of one image, and ratios to ours."""
+def compare_speed(kinds: Mapping[str, Tokens], rounds: int, *, only_numpy: bool = False) -> dict[str, Any]:
+    """Milliseconds for the twelve crops of one image, and ratios to ours.
+
+    Args:
+        kinds: the tokens of one image, by what they are.
+        rounds: recorded rounds.
+        only_numpy: leave out POT on tensors, which takes minutes with several threads on a busy machine.
+    """
     warnings.simplefilter("ignore")  # POT warns where it does not converge in its 1000 updates
     result = {}
     for kind, (Z, X) in kinds.items():
@@ -73,6 +84,8 @@ def compare_speed(kinds: Mapping[str, Tokens], rounds: int) -> dict[str, Any]:
                 "POT, loop, torch": lambda eps=eps, C=C: solve_in_torch(C, eps),
                 "POT, batched": lambda eps=eps, C=C: solve_batch(C, eps),
             }
+            if only_numpy:
+                del solvers["POT, loop, torch"], solvers["POT, batched"]
             jobs = {name: lambda solver=solver: timing.time_job(solver) for name, solver in solvers.items()}
             taken = timing.interleave(jobs, rounds)
             over = result[f"{kind}, eps {eps}"] = timing.ratios(taken, "ours")
@@ -81,3 +94,17 @@ def compare_speed(kinds: Mapping[str, Tokens], rounds: int) -> dict[str, Any]:
             title = f"{len(C)} x {Q} x {K}, {kind}, eps {eps}, {rounds} rounds; ours takes {slowest} updates"
             timing.print_table(title, ["solver", "milliseconds", "ratio to ours: median [range]"], rows)
     return result
+
+
+@torch.no_grad()
+def main() -> None:
+    given = timing.parse_arguments(__doc__ or "", rounds=9, busy=0)
+    kinds = {"drawn like trained": draw_like_trained(1, K, K, WIDTH), "random": draw_random(1, K, K, WIDTH)}
+    print(f"{torch.get_num_threads()} threads, beside {given.busy} busy processes")
+    with busy_processes(given.busy):
+        result = compare_speed(kinds, given.rounds, only_numpy=True)
+    timing.write_result(f"pot-beside-{given.busy}", result)
+
+
+if __name__ == "__main__":
+    main()

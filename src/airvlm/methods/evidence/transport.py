@@ -8,10 +8,13 @@ updates need hundreds of iterations and these about thirty.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from airvlm.runtime.threads import single_thread
 
 __all__ = ["Transport", "cosine_cost", "sinkhorn"]
 
@@ -105,10 +108,11 @@ def sinkhorn(
         C = C.masked_fill(~real, 0.0)  # by where, not by product: a padding token may hold anything, also NaN
     else:
         a, b = C.new_full((B, 1, Q), 1 / Q), C.new_full((B, 1, N), 1 / N)
-    solver = _Solver(C, real, a, b, eps, TOLERANCE if tolerance is None else tolerance)
-    updates = solver.run(max_iterations)
-    plan = solver.plan()
-    cost = torch.where(a.amax((-1, -2)) * b.amax((-1, -2)) > 0, _inner(plan, C), torch.inf)
+    with single_thread() if C.device.type == "cpu" else nullcontext():
+        solver = _Solver(C, real, a, b, eps, TOLERANCE if tolerance is None else tolerance)
+        updates = solver.run(max_iterations)
+        plan = solver.plan()
+        cost = torch.where(a.amax((-1, -2)) * b.amax((-1, -2)) > 0, _inner(plan, C), torch.inf)
     iterations, done = solver.iterations.view(batch), ~solver.open.view(batch)
     return Transport(plan.view(*batch, Q, N), cost.view(batch), iterations, done, updates)
 
@@ -151,9 +155,9 @@ class _Solver:
         self.x = torch.zeros_like(a)  # since K last absorbed it
         self.v = torch.ones_like(b)
         # Every row and every column of K starts with a 1 in it, whatever eps: none can underflow as a whole.
-        self.K = C.clone() if real is None else C.masked_fill(~real, torch.inf)  # (B, Q, N)
-        self.f = _finite(self.K.amin(-1, keepdim=True).mT)  # (B, 1, Q)
-        self.K.sub_(self.f.mT)
+        costs = C if real is None else C.masked_fill(~real, torch.inf)  # (B, Q, N)
+        self.f = _finite(costs.amin(-1, keepdim=True).mT)  # (B, 1, Q)
+        self.K = costs - self.f.mT if real is None else costs.sub_(self.f.mT)
         self.g = _finite(self.K.amin(-2, keepdim=True))  # (B, 1, N)
         self.K.sub_(self.g).mul_(-1 / eps).exp_()
         # A problem without tokens on one side is solved by the empty plan.
