@@ -43,7 +43,7 @@ def info(
         typer.Argument(metavar="TOPIC", help="models, methods, tasks, installation, a method, or an image file."),
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One model, method or task, with everything known of it.")
+        str | None, typer.Argument(metavar="NAME", help="One model, method or task, in detail.")
     ] = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -106,7 +106,7 @@ def _find(topic: str | None, name: str | None, model: ModelOptions) -> tuple[Fac
         raise Failure(f"{topic} does not exist")
     near = difflib.get_close_matches(topic, [*TOPICS, *MODELS, *read_table()], 1)
     hint = f"did you mean {near[0]}?" if near else f"give {', '.join(TOPICS)}, a method, or an image file"
-    raise Failure(f"nothing is known of {topic!r}; {hint}")
+    raise Failure(f"unknown topic {topic!r}; {hint}")
 
 
 def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:

@@ -83,11 +83,11 @@ class Fetch:
         with _show_progress(f"{len(jobs)} images", len(jobs), unit="") as advance:
             lacking = download_images(jobs, advance)
         if lacking and not optional:
-            raise DataUnreachable(f"{len(lacking)} of {len(jobs)} images are not there any more: {lacking[0][1]}")
+            raise DataUnreachable(f"{len(lacking)} of {len(jobs)} images are no longer there: {lacking[0][1]}")
         gone = {path for path, _ in lacking}
         self.written |= {path for path, _ in jobs if path not in gone}
         if lacking:
-            self.say(f"{len(lacking)} of {len(jobs)} images are not there any more; first: {lacking[0][1]}")
+            self.say(f"{len(lacking)} of {len(jobs)} images are no longer there; first: {lacking[0][1]}")
         return [path.relative_to(self.folder).as_posix() for path in sorted(gone)]
 
     def hub(self, *names: str) -> HubRepository:

@@ -171,7 +171,7 @@ def _receive(url: str, part: Path, advance: Advance) -> None:
         failures = 1 if after > before else failures + 1
         if failures >= ATTEMPTS:
             kept = f"; {_format(after)} have arrived and are kept" if after else ""
-            raise DataUnreachable(f"{url} cannot be reached ({reason}){kept}. Run the same command again to go on")
+            raise DataUnreachable(f"{url} cannot be reached ({reason}){kept}. Run the same command again to resume")
         time.sleep(min(30.0, PAUSE * 2 ** (failures - 1)))
 
 

@@ -181,7 +181,7 @@ class _explain:
         if connection or isinstance(error, ConnectionError | TimeoutError):
             reason = (str(error) or type(error).__name__).splitlines()[0][:200]
             raise DataUnreachable(
-                f"the hub's data set {self.name} cannot be reached ({reason}). Run the same command again to go on"
+                f"the hub's data set {self.name} cannot be reached ({reason}). Run the same command again to resume"
             ) from None
 
 

@@ -83,7 +83,7 @@ class HaloQuest(JudgedTask):
         metrics = {"accuracy": Metric(Ratio("right", "n"))}
         metrics |= {group: Metric(Ratio(f"{group}:right", f"{group}:n")) for group in (*KINDS.values(), *IMAGES)}
         missing = len(self._list_missing())
-        notes = (f"left out: the questions about {missing} images that are not there any more",) if missing else ()
+        notes = (f"left out: the questions about {missing} images that are no longer there",) if missing else ()
         return Scores.of(items, verdicts, count, metrics, notes, self.variant_name, details)
 
 
