@@ -222,11 +222,11 @@ def test_a_bound_on_the_crops_in_one_call_is_kept(tower: Any) -> None:
     ask(vlm, 2, 3)
     assert calls == [3, 3, 3, 1]
     native, calls = tower("qwen2_5_vl", max_crop_batch=4)
-    assert native.parts.count_views((525, 700)) == 2
+    assert native.parts.count_views([(525, 700)]) == [2]
     native.ask(small_models.sample_image(1, (1400, 700)), "what ?", method="crop-blend", max_new_tokens=1)
     assert calls == [2, 2, 1]
     calls.clear()
-    assert native.parts.count_views((1050, 1050)) == 6  # too large for any call but one of its own
+    assert native.parts.count_views([(1050, 1050)]) == [6]  # too large for any call but one of its own
     native.ask(small_models.sample_image(1, (1400, 1400)), "what ?", method="crop-blend", max_new_tokens=1)
     assert calls == [1, 1, 1, 1, 1]
 

@@ -42,9 +42,7 @@ def info(
         str | None,
         typer.Argument(metavar="TOPIC", help="models, methods, tasks, installation, a method, or an image file."),
     ] = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One model, method or task, in detail.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One model, method or task, in detail.")] = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
     model: ModelOptions = ModelOptions(),

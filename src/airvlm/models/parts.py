@@ -78,11 +78,11 @@ class ModelParts:
     views_per_crop: int | None = 1  # most views that the encoder reads of a crop; None: as many as its size gives
     max_crop_batch: int = MAX_CROP_BATCH  # most views in one call of the encoder, which bounds its memory
 
-    def count_views(self, size: tuple[int, int]) -> int:
-        """Views that a crop of this width and height counts as in a call of the encoder."""
+    def count_views(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
+        """Views that each crop of these widths and heights counts as in a call of the encoder."""
         if self.views_per_crop is not None:
-            return self.views_per_crop
-        return max(1, math.ceil(size[0] * size[1] / VIEW_SIDE**2))
+            return [self.views_per_crop] * len(sizes)
+        return [max(1, math.ceil(W * H / VIEW_SIDE**2)) for W, H in sizes]
 
     @property
     def attentions(self) -> list[nn.Module]:

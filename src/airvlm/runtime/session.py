@@ -177,8 +177,8 @@ class Session:
         """A generate call is about to run: let the intervention see it. Raises for modes that no method supports."""
         ids = check_token_ids(arguments.get("input_ids", arguments.get("inputs")), self.name)
         call = GenerateCall(arguments, self.model, batch_size=int(ids.shape[0]), beams=1)
-        call.beams = max(call.option("num_beams", 1), call.option("num_return_sequences", 1))
         self._refuse_unsupported(call)
+        call.beams = max(call.option("num_beams", 1), call.option("num_return_sequences", 1))
         if self._call_passes:
             self._finished.append(self._read_report())
             self._call_passes = 0

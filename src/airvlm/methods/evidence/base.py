@@ -123,9 +123,9 @@ class CropIntervention(Intervention):
 
     def _gather(self, shown: list[ImageTokens], Z: list[Tensor]) -> list[Evidence]:
         """The evidence of images and their tokens. What is not in the cache is gathered for all of them together."""
-        context, cache = self.context, cache_of(self.context.parts.model)
+        model, processor = self.context.parts.model, self.context.processor
         sources = [tuple(self._source_key(image.key) for image in part.images) for part in shown]
-        made_by = provenance(context.parts.model, context.processor)
+        cache, made_by = cache_of(model), provenance(model, processor)
         keys: list[Hashable] = [
             (tuple(image.key for image in part.images), source, len(part.positions), self.spec, self.plan, made_by)
             for part, source in zip(shown, sources, strict=True)

@@ -185,8 +185,8 @@ class CropQueue:
         if self._found is None:
             self._found = self._look_up()
         left, count = self.parts.max_crop_batch if room is None else room, 0
-        for crop in self._waiting:
-            left -= self.parts.count_views(_size(crop))
+        for views in self.parts.count_views([_size(crop) for crop in self._waiting]):
+            left -= views
             if left < 0 and (count or room is not None):
                 break
             count += 1
