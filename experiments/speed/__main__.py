@@ -20,6 +20,7 @@ FULL: dict[str, list[str]] = {
 # All benchmarks, with the options of a quick run
 QUICK: dict[str, list[str]] = {
     "transport": ["--images", "8", "--rounds", "1"],
+    "new_image": ["--rounds", "2"],
     "second": ["--rounds", "4", "--layers", "2"],
     "decode": ["--layers", "8", "--rounds", "1"],
     "prefill": ["--rounds", "1"],

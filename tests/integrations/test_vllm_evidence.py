@@ -5,7 +5,7 @@ import torch
 
 from airvlm import VLM, CropBlend
 from airvlm.inputs.images import load_image
-from airvlm.integrations.vllm.evidence import blend_crops, cut_crops
+from airvlm.integrations.vllm.evidence import blend_crops, cut_crops, group_images
 from airvlm.tiny import scenes
 
 METHODS = [
@@ -68,3 +68,11 @@ def test_without_a_crop_that_is_kept_nothing_changes(vlm):
     for method in (CropBlend(num_crops=0), CropBlend(keep=0)):
         crops = _encode(vlm, cut_crops(image, method, vlm.processor)) if method.num_crops else []
         assert blend_crops([z], [crops], [image.size], [method]) == [None]
+
+
+def test_images_share_calls_of_the_encoder_as_far_as_they_hold_their_crops():
+    assert group_images([4, 4, 4], 45) == [[0, 1, 2]]  # all beside the images themselves
+    assert group_images([4, 4, 4], 9, 48) == [[0, 1], [2]]
+    assert group_images([4, 4, 4], 3, 8) == [[], [0, 1], [2]]
+    assert group_images([12, 4, 4], 0, 8) == [[], [0], [1, 2]]  # too many for one call: alone
+    assert group_images([0, 0], 0) == [[0, 1]]

@@ -77,6 +77,7 @@ class ModelParts:
     layout: Layout = "tiles"  # how pixel_values holds several images
     views_per_crop: int | None = 1  # most views that the encoder reads of a crop; None: as many as its size gives
     max_crop_batch: int = MAX_CROP_BATCH  # most views in one call of the encoder, which bounds its memory
+    crop_size_step: int | None = None  # the encoder takes crops whose side is a multiple of it; None: one size only
 
     def count_views(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
         """Views that each crop of these widths and heights counts as in a call of the encoder."""
@@ -150,6 +151,7 @@ class ModelParts:
             plain_pixels=family.plain_pixels,
             layout=family.layout,
             views_per_crop=family.views_per_crop,
+            crop_size_step=1 if family.views_per_crop is None else _size_step(model),
         )
 
 
@@ -221,6 +223,12 @@ def _call(model: nn.Module, name: str, model_type: str) -> Any:
     if accessor is None:
         raise UnsupportedModel(f"{model_type}: {type(model).__name__} has no `{name}()`. {BY_HAND}")
     return accessor()
+
+
+def _size_step(model: Any) -> int | None:
+    """What the tower says of the sizes that it takes (`size_step`); None if it takes one only."""
+    base: Any = getattr(model, "base_model", model)
+    return getattr(base.get_encoder(modality="image"), "size_step", None) if hasattr(base, "get_encoder") else None
 
 
 @torch.no_grad()

@@ -102,6 +102,7 @@ class EfficientNetLiteTower(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image",)
     _no_split_modules = ("Block",)
+    size_step = 32  # convolutions take any side that is a multiple of it
 
     def __init__(self, config: EfficientNetLiteConfig) -> None:
         super().__init__(config)

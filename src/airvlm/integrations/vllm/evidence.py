@@ -11,17 +11,38 @@ from torch import Tensor
 
 from airvlm import CropBlend
 from airvlm.inputs.shrink import reduce_for_crops, usable_side
-from airvlm.methods.evidence.crops import CropTokens, crop_boxes, pad_crops
+from airvlm.methods.evidence.crops import CropTokens, crop_boxes, fit_area, pad_crops
 from airvlm.methods.evidence.matching import gather_evidence
+from airvlm.models.parts import MAX_CROP_BATCH
 
-__all__ = ["blend_crops", "cut_crops"]
+__all__ = ["blend_crops", "cut_crops", "group_images"]
 
 
 def cut_crops(image: Image.Image, method: CropBlend, processor: Any) -> list[Image.Image]:
     """The crops of an image, cut from a reduced copy where the image has more detail than the processor uses."""
     boxes = crop_boxes(image.size, method.num_crops, method.crop_layout, method.crop_seed)
     source, scaled = reduce_for_crops(image, boxes, usable_side(processor))
-    return [source.crop(box) for box in scaled]
+    crops = [source.crop(box) for box in scaled]
+    return crops if method.crop_size is None else [fit_area(crop, method.crop_size) for crop in crops]
+
+
+def group_images(counts: Sequence[int], beside: int, most: int = MAX_CROP_BATCH) -> list[list[int]]:
+    """Images whose crops are encoded together: first those beside the images themselves, perhaps none.
+
+    Args:
+        counts: crops of each image.
+        beside: how many crops the first group holds.
+        most: how many every other group holds; an image with more has a group of its own.
+    """
+    groups: list[list[int]] = [[]]
+    room = beside
+    for i, count in enumerate(counts):
+        if count > room and (groups[-1] or len(groups) == 1):
+            groups.append([])
+            room = most
+        groups[-1].append(i)
+        room -= count
+    return groups
 
 
 @torch.no_grad()

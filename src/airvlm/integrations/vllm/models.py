@@ -1,13 +1,13 @@
 """vLLM's models with crop-blend before prefill: LLaVA-1.5, LLaVA-NeXT, Qwen2-VL, Qwen2.5-VL.
 
-The crops go through the model's own encoder and projector, in the call that embeds their image. Nothing else changes,
-so that prefix caching, continuous batching and CUDA graphs of the decoder keep working.
+The crops go through the model's own encoder and projector, in one call with their images. Nothing else changes, so
+that prefix caching, continuous batching and CUDA graphs of the decoder keep working.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,10 @@ from vllm.logger import init_logger
 from vllm.model_executor.models import llava, llava_next, qwen2_5_vl, qwen2_vl
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from airvlm.integrations.vllm.evidence import blend_crops
+from airvlm.integrations.vllm.evidence import blend_crops, group_images
 from airvlm.integrations.vllm.processing import PREFIX, CropProcessor, SettingInfo
 from airvlm.integrations.vllm.settings import from_tensor
+from airvlm.models.parts import MAX_CROP_BATCH
 
 __all__ = [
     "CropBlendLlavaForConditionalGeneration",
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 logger = init_logger("vllm.airvlm")  # below vLLM's own, so that its handlers print it
-CHUNK = 96  # crops in one encoder call
 
 
 class _CropBlendModel:
@@ -46,56 +46,50 @@ class _CropBlendModel:
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
         ours = {name.removeprefix(PREFIX): kwargs.pop(name) for name in list(kwargs) if name.startswith(PREFIX)}
-        embeddings = super().embed_multimodal(**kwargs)  # type: ignore[misc]
         if "method" not in ours:
+            embeddings = super().embed_multimodal(**kwargs)  # type: ignore[misc]
             self.crop_blend_counts["off"] += len(embeddings)
             return embeddings
         methods = [from_tensor(data) for data in ours.pop("method")]
         sizes = [(int(w), int(h)) for w, h in ours.pop("size")]
-        own = list(embeddings)
-        new = blend_crops(own, list(self._crop_tokens(ours, len(own))), sizes, methods)
+        own, crops = self._embed_with_crops(kwargs, ours, len(methods))
+        new = blend_crops(own, crops, sizes, methods)
         self.crop_blend_counts["fired"] += sum(tokens is not None for tokens in new)
         self.crop_blend_counts["unchanged"] += sum(tokens is None for tokens in new)
-        return [z if tokens is None else tokens for z, tokens in zip(own, new, strict=True)]
+        # a view would keep the whole batch in memory
+        return [z.clone() if tokens is None else tokens for z, tokens in zip(own, new, strict=True)]
 
-    def _crop_tokens(self, fields: dict[str, Any], images: int) -> Iterator[list[Tensor]]:
-        """One (N, d) tensor per crop, in a list per image.
+    def _embed_with_crops(
+        self, images: dict[str, Any], crops: dict[str, Any], count: int
+    ) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """The tokens (K, d) of each image, and those (N, d) of each of its crops, in as few calls as may be.
 
         Args:
-            fields: the crops' image inputs, one entry per image.
-            images: how many images there are.
+            images: the image inputs.
+            crops: the same inputs of the crops, one entry per image; empty without crops.
+            count: how many images there are.
         """
-        if not fields:
-            yield from ([] for _ in range(images))
-            return
-        counts = [len(self._per_crop(fields)[i]) for i in range(images)]
-        for group in _group_images(counts):
-            inputs = {name: self._join([value[i] for i in group]) for name, value in fields.items()}
-            tokens = iter(super().embed_multimodal(**inputs))  # type: ignore[misc]
-            for i in group:
-                yield [next(tokens) for _ in range(counts[i])]
-
-    def _per_crop(self, fields: dict[str, Any]) -> Any:
-        """The field whose entries have one row per crop."""
-        return fields.get("image_grid_thw", fields["pixel_values"])
-
-    def _join(self, entries: list[Tensor]) -> Any:
-        """One input of all crops; where they differ in shape, as any-res tiles do, a list of them."""
-        if len({entry.shape[1:] for entry in entries}) == 1:
-            return torch.cat(entries)
-        return [crop for entry in entries for crop in entry]
+        per_crop = crops.get("image_grid_thw", crops.get("pixel_values"))  # its entries have one row per crop
+        counts = [0 if per_crop is None else len(per_crop[i]) for i in range(count)]
+        joined = images.keys() == crops.keys()
+        first, *others = group_images(counts, MAX_CROP_BATCH - count if joined else 0)
+        inputs = images
+        if joined and first:
+            inputs = {name: _join(value, [crops[name][i] for i in first]) for name, value in images.items()}
+        tokens = list(super().embed_multimodal(**inputs))  # type: ignore[misc]
+        own, tokens = tokens[:count], tokens[count:]
+        for group in others:
+            inputs = {name: _join(value[group[0]], [value[i] for i in group[1:]]) for name, value in crops.items()}
+            tokens += super().embed_multimodal(**inputs)  # type: ignore[misc]
+        each = iter(tokens)
+        return own, [[next(each) for _ in range(n)] for n in counts]
 
 
-def _group_images(counts: Sequence[int]) -> Iterator[list[int]]:
-    """Images whose crops are encoded together."""
-    group: list[int] = []
-    for i, count in enumerate(counts):
-        if group and sum(counts[j] for j in group) + count > CHUNK:
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group
+def _join(first: Any, others: Sequence[Tensor]) -> Any:
+    """One input of several; a list where they differ in shape, as any-res tiles do."""
+    if isinstance(first, Tensor) and all(other.shape[1:] == first.shape[1:] for other in others):
+        return torch.cat([first, *(other.to(first) for other in others)])
+    return [*first, *(row for other in others for row in other)]
 
 
 def _variant(name: str, model: type, info: type, processor: type, dummy: type) -> type:

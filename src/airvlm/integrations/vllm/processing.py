@@ -75,10 +75,12 @@ class CropProcessor:
 
     def _crop_fields(self, image: Image.Image, method: CropBlend, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         whole = self.info.get_hf_processor(**{k: v for k, v in kwargs.items() if k != KEY})
+        family = FAMILIES[self.info.get_hf_config().model_type]
+        if method.crop_size is not None and family.views_per_crop is not None:
+            raise ValueError(f"airvlm: crop_size: the tower of {family.title} takes images of one size; leave it unset")
         crops = cut_crops(image, method, whole)
         if not crops:
             return {}
-        family = FAMILIES[self.info.get_hf_config().model_type]
         options = dict(family.one_view)
         if self.info.ctx.get_mm_config().mm_device_do_normalize:
             options |= {"do_normalize": False, "do_rescale": False}  # the model itself does both

@@ -12,7 +12,7 @@ from torch import Tensor
 from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.images import LoadedImage
 from airvlm.methods.base import Method, option
-from airvlm.methods.evidence.crops import CropPlan, CropQueue, CropTokens, encode_crops
+from airvlm.methods.evidence.crops import CropPlan, CropQueue, CropTokens, check_crop_size, encode_crops
 from airvlm.methods.evidence.matching import Evidence, EvidenceSpec, gather_evidence
 from airvlm.models.parts import ModelParts
 from airvlm.report import Crop, Sinkhorn
@@ -94,6 +94,7 @@ class CropIntervention(Intervention):
         self.source = control.source
         self.spec = replace(method.evidence_spec(), **control.changes)
         self.plan = method.crop_plan(control)
+        check_crop_size(context.parts, self.plan)
         if context.images.given_images is not None and context.processor is None:
             raise ValueError(
                 f"{method.name} encodes crops with the model's processor: pass it as the second argument, "

@@ -7,6 +7,7 @@ cached: many questions about one image encode its crops once.
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -24,7 +25,18 @@ from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import without_methods
 from airvlm.runtime.row_images import AnyImage
 
-__all__ = ["Box", "CropPlan", "CropQueue", "CropTokens", "Layout", "crop_boxes", "encode_crops", "pad_crops"]
+__all__ = [
+    "Box",
+    "CropPlan",
+    "CropQueue",
+    "CropTokens",
+    "Layout",
+    "check_crop_size",
+    "crop_boxes",
+    "encode_crops",
+    "fit_area",
+    "pad_crops",
+]
 
 Layout = Literal["windows", "random"]
 OVERLAP = 1.5  # a window is this many times its cell, so that an object cut by one window is whole in another
@@ -54,6 +66,7 @@ class CropPlan:
     layout: Layout = "windows"
     seed: int = 0
     shrunk: bool = False  # cut from the image at the size at which the model sees it
+    side: int | None = None  # pixels at which crops are encoded; None: as the processor makes them
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,7 @@ class CropQueue:
         plan: CropPlan,
         made_by: Hashable = None,
     ) -> None:
+        check_crop_size(parts, plan)
         self.parts, self.processor, self.plan, self.made_by = parts, processor, plan, made_by
         self._images = dict(zip(keys, images, strict=True))
         self._found: dict[str, CropTokens] | None = None  # by key; looked up when the first crop is needed
@@ -195,7 +209,12 @@ class CropQueue:
             return None
         if isinstance(batch[0], Tensor):
             return {"pixel_values": torch.stack([crop for crop in batch if isinstance(crop, Tensor)])}
-        return self.parts.pixels(self.processor, [crop for crop in batch if not isinstance(crop, Tensor)])
+        crops = [crop for crop in batch if not isinstance(crop, Tensor)]
+        if self.plan.side is None:
+            return self.parts.pixels(self.processor, crops)
+        if self.parts.views_per_crop is None:
+            return self.parts.pixels(self.processor, [fit_area(crop, self.plan.side) for crop in crops])
+        return self.parts.pixels(_resizing_to(self.processor, self.plan.side), crops)
 
     def _look_up(self) -> dict[str, CropTokens]:
         """What is in the cache; the crops of all other images are cut."""
@@ -264,6 +283,35 @@ def encode_crops(
     """
     found = CropQueue(parts, processor, images, keys, plan, made_by).finish()
     return [found[key] for key in keys]
+
+
+def check_crop_size(parts: ModelParts, plan: CropPlan) -> None:
+    """Raise ValueError if the model's tower does not take crops of the plan's side."""
+    side, step = plan.side, parts.crop_size_step
+    if side is None or (step is not None and side % step == 0):
+        return
+    if step is None:
+        raise ValueError(
+            f"crop_size = {side}: the tower of this {parts.family} takes images of one size. Leave it unset"
+        )
+    raise ValueError(f"crop_size = {side}: the tower of this {parts.family} takes sides that are multiples of {step}")
+
+
+def fit_area(crop: Image.Image, side: int) -> Image.Image:
+    """The crop with at most side x side pixels, in its own proportions, for towers of native resolution."""
+    w, h = crop.size
+    factor = side / math.sqrt(w * h)
+    if factor >= 1:
+        return crop
+    return crop.resize((max(1, round(w * factor)), max(1, round(h * factor))), Image.Resampling.BICUBIC)
+
+
+def _resizing_to(processor: Any, side: int) -> Any:
+    """The image processor, which resizes to a square of this side."""
+    changed = copy.copy(getattr(processor, "image_processor", processor))
+    square = type(changed.size)(height=side, width=side)
+    changed.size = changed.crop_size = square
+    return changed
 
 
 def _size(image: AnyImage) -> tuple[int, int]:
