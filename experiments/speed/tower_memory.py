@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from airvlm.models.parts import MAX_CROP_BATCH, VIEW_SIDE
+from airvlm.models.families import MAX_CROP_BATCH, VIEW_SIDE
 from experiments.speed import timing
 
 # One decoder layer: the tower and the projector to the decoder's width are what is run

@@ -68,6 +68,8 @@ class VLM:
         parts: the model's parts, for models that `ModelParts.of` does not know.
         allow_urls: whether images may be downloaded from http(s) addresses.
         allow_long_prompts: answer prompts beyond the model's length, where answers are mostly nonsense.
+        max_crop_batch: most views (images, crops, tiles of them) in one call of the vision tower when crops are
+            encoded; less needs less memory.
     """
 
     def __init__(
@@ -79,11 +81,16 @@ class VLM:
         parts: ModelParts | None = None,
         allow_urls: bool = False,
         allow_long_prompts: bool = False,
+        max_crop_batch: int | None = None,
     ) -> None:
         self.model = model
         self.processor = processor
         self.name = name
         self.parts = parts if parts is not None else ModelParts.of(model)
+        if max_crop_batch is not None:
+            if max_crop_batch < 1:
+                raise ValueError(f"max_crop_batch = {max_crop_batch}: give at least 1")
+            self.parts = replace(self.parts, max_crop_batch=max_crop_batch)
         self.builder = InputBuilder(model, processor, self.parts, allow_urls=allow_urls)
         self.lock = lock_of(self.parts.model)
         self.allow_long_prompts = allow_long_prompts
@@ -100,6 +107,7 @@ class VLM:
         trust_remote_code: bool = False,
         allow_urls: bool = False,
         allow_long_prompts: bool = False,
+        max_crop_batch: int | None = None,
         allow_missing: bool = False,
         **options: Any,
     ) -> Self:
@@ -115,6 +123,7 @@ class VLM:
             trust_remote_code: run code that comes with the checkpoint.
             allow_urls: whether images may be downloaded from http(s) addresses.
             allow_long_prompts: answer prompts beyond the model's length, where answers are mostly nonsense.
+            max_crop_batch: as in `VLM`.
             allow_missing: accept a checkpoint with missing weights, which are then random.
             options: passed to transformers' `from_pretrained`.
         """
@@ -129,7 +138,14 @@ class VLM:
                 allow_missing=allow_missing,
                 **options,
             )
-        return cls(model, processor, name=name, allow_urls=allow_urls, allow_long_prompts=allow_long_prompts)
+        return cls(
+            model,
+            processor,
+            name=name,
+            allow_urls=allow_urls,
+            allow_long_prompts=allow_long_prompts,
+            max_crop_batch=max_crop_batch,
+        )
 
     @cached_property
     def fingerprint(self) -> str:

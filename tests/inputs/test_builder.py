@@ -13,6 +13,7 @@ from airvlm.inputs import builder as module
 from airvlm.inputs.builder import InputBuilder, Request, _CachedPixels, group_by_length, read_windows
 from airvlm.inputs.images import BadImage, LoadedImage
 from airvlm.methods.crop_blend import CropBlend
+from airvlm.models.families import MAX_CROP_BATCH
 from airvlm.models.parts import ModelParts
 from airvlm.testing import small_models
 from airvlm.vlm import VLM, Answer
@@ -229,6 +230,14 @@ def test_a_bound_on_the_crops_in_one_call_is_kept(tower: Any) -> None:
     assert native.parts.count_views([(1050, 1050)]) == [6]  # too large for any call but one of its own
     native.ask(small_models.sample_image(1, (1400, 1400)), "what ?", method="crop-blend", max_new_tokens=1)
     assert calls == [1, 1, 1, 1, 1]
+
+
+def test_the_bound_is_an_option_of_the_model() -> None:
+    model, processor = small_models.shared_model("llava")
+    assert VLM(model, processor).parts.max_crop_batch == MAX_CROP_BATCH
+    assert VLM(model, processor, max_crop_batch=7).builder.parts.max_crop_batch == 7
+    with pytest.raises(ValueError, match="max_crop_batch = 0: give at least 1"):
+        VLM(model, processor, max_crop_batch=0)
 
 
 def test_vanilla_never_gets_features_that_were_encoded_beside_crops(tower: Any) -> None:

@@ -136,6 +136,7 @@ def load_model(options: ModelOptions, device: str | None = None) -> VLM:
         device=device or options.device,
         device_map=options.device_map,
         trust_remote_code=options.trust_remote_code,
+        max_crop_batch=options.max_crop_batch,
         allow_missing=options.allow_missing,
         **more,
     )

@@ -189,10 +189,19 @@ def _embedded_rows() -> list[tuple[str, str]]:
 
 
 def _family(name: str) -> Facts:
-    from airvlm.models.families import FAMILIES
+    from airvlm.models.families import FAMILIES, MAX_CROP_BATCH, VIEW_SIDE
 
-    fields = ("model_type", "title", "checkpoint", "resolution", "note")
-    return {field: getattr(FAMILIES[name], field) for field in fields} | {"package": FAMILIES.package(name)}
+    family, fields = FAMILIES[name], ("model_type", "title", "checkpoint", "resolution", "note")
+    facts: Facts = {field: getattr(family, field) for field in fields} | {"package": FAMILIES.package(name)}
+    views = f"one per {VIEW_SIDE} x {VIEW_SIDE} pixels" if family.views_per_crop is None else family.views_per_crop
+    crops = {
+        "views of a crop": views,
+        "views per call of the vision tower": f"at most {MAX_CROP_BATCH} (--max-crop-batch)",
+    }
+    if family.view_bytes is not None:
+        used = f"{MAX_CROP_BATCH * family.view_bytes / 1e9:.1f} GB in half precision, weights not counted"
+        crops["memory of such a call"] = used
+    return facts | {"crops": crops}
 
 
 def _models() -> tuple[Facts, list[Section]]:

@@ -130,6 +130,10 @@ class ModelOptions:
     trust_remote_code: Annotated[
         bool, _model_option("--trust-remote-code", None, "Run code that comes with the checkpoint.")
     ] = False
+    max_crop_batch: Annotated[
+        int | None,
+        _model_option("--max-crop-batch", "N", "Crops that are encoded at once: less needs less memory.", min=1),
+    ] = None
     allow_missing: Annotated[
         bool, _model_option("--allow-missing", None, "Allow missing weights (they are randomly initialized).")
     ] = False

@@ -11,7 +11,10 @@ from typing import Any, Literal, TypeAlias
 
 from airvlm.registry import Registry
 
-__all__ = ["FAMILIES", "REFUSED", "Family", "Layout", "is_port"]
+__all__ = ["FAMILIES", "MAX_CROP_BATCH", "REFUSED", "VIEW_SIDE", "Family", "Layout", "is_port"]
+
+MAX_CROP_BATCH = 48  # views in one call of the vision tower when crops are encoded: 12 tiles of 4 crops
+VIEW_SIDE = 448  # pixels; at native resolution a crop counts as one view per square of this side
 
 # How pixel_values holds several images. images: one row per image; patches: rows counted by image_grid_thw; tiles:
 # anything else (tiles, padding to the largest image), where an image's pixels may depend on the images beside it
@@ -34,6 +37,9 @@ class Family:
     one_view: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     # Most views (tiles) that the image processor makes of a crop; None at native resolution, where its size decides
     views_per_crop: int | None = 1
+    # Memory that one view needs in the vision tower, in half precision and without weights; None where nobody counted
+    # it (experiments/speed/tower_memory.py)
+    view_bytes: int | None = None
     tiles_key: str | None = None  # output of the image processor that counts each image's tiles
     nested: bool = False  # the image processor wants a list of images per row, and features come per row
     note: str = ""  # what a user should know before comparing numbers

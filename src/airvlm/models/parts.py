@@ -18,15 +18,12 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from airvlm.models.families import FAMILIES, REFUSED, Family, Layout
+from airvlm.models.families import FAMILIES, MAX_CROP_BATCH, REFUSED, VIEW_SIDE, Family, Layout
 
 __all__ = ["FAMILIES", "Family", "ModelParts", "UnsupportedModel", "check_processor", "iterate_modules"]
 
 Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
 Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
-
-VIEW_SIDE = 448  # pixels; at native resolution a crop counts as one view per square of this side
-MAX_CROP_BATCH = 48
 
 # Key under which `pixels` tells `encode` how many feature entries (tiles) each image has
 TILES = "tiles"

@@ -12,9 +12,19 @@ from PIL import Image
 
 from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.images import content_key
-from airvlm.methods.evidence.crops import Box, CropPlan, CropTokens, _shrink_to_input, crop_boxes, encode_crops
+from airvlm.methods.crop_blend import CropBlend
+from airvlm.methods.evidence.crops import (
+    Box,
+    CropPlan,
+    CropTokens,
+    _shrink_to_input,
+    crop_boxes,
+    encode_crops,
+    fit_area,
+)
 from airvlm.models.parts import ModelParts
 from airvlm.testing import small_models
+from airvlm.vlm import VLM
 
 sizes = st.tuples(st.integers(1, 3000), st.integers(1, 3000))
 SHAPES = [(640, 480), (480, 640), (336, 336), (2000, 90), (50, 1500), (7, 5), (1, 1)]
@@ -202,3 +212,46 @@ def test_a_sliver_at_any_edge_is_one_pixel_of_the_shrunk_image(llava: Any) -> No
     shrunk, found = _shrink_to_input(*llava, small_models.sample_image(1, (320, 320)), boxes)
     assert shrunk.size == (32, 32)
     assert found == [Box(31, 31, 32, 32), Box(0, 0, 1, 1), Box(31, 0, 32, 16)]
+
+
+# -- crops at other sizes
+
+
+def test_native_resolution_encodes_crops_at_most_as_large_as_asked() -> None:
+    model, processor = small_models.build("qwen2_5_vl")
+    parts, image = ModelParts.of(model), small_models.sample_image(1, (160, 120))
+    [whole] = tokens_of((parts, processor), [image])
+    [small] = tokens_of((parts, processor), [image], replace(PLAN, side=16))
+    assert small.boxes == whole.boxes and small.tokens.shape[1] < whole.tokens.shape[1]
+    crop = image.crop(small.boxes[0])
+    assert fit_area(crop, 16).width * fit_area(crop, 16).height <= 1.1 * 16 * 16
+    [expected] = parts.encode(parts.pixels(processor, [fit_area(crop, 16)]))
+    torch.testing.assert_close(small.tokens[0, : len(expected)], expected, rtol=1e-4, atol=1e-5)
+    assert fit_area(crop, 400) is crop  # never enlarged
+
+
+def test_a_convolutional_tower_encodes_crops_in_its_steps() -> None:
+    vlm, image = VLM.load("photo"), small_models.sample_image(1, (160, 120))
+    plan = CropPlan(num_crops=2, side=128)
+    [found] = tokens_of((vlm.parts, vlm.processor), [image], plan)
+    assert found.tokens.shape[1] == 16  # 64 at its own 256 pixels
+    pixels = vlm.processor.image_processor(
+        images=[image.crop(found.boxes[0])],
+        size={"height": 128, "width": 128},
+        crop_size={"height": 128, "width": 128},
+        return_tensors="pt",
+    )
+    [expected] = vlm.parts.encode(pixels)
+    torch.testing.assert_close(found.tokens[0], expected, rtol=1e-4, atol=1e-5)
+    assert vlm.processor.image_processor.size["height"] == 256  # the processor is as it was
+    with pytest.raises(ValueError, match=r"crop_size = 100: .* multiples of 32"):
+        vlm.ask(image, "what ?", method="crop-blend:crop_size=100")
+
+
+def test_a_tower_of_one_size_refuses_another(llava: Any) -> None:
+    parts, processor = llava
+    message = "crop_size = 64: the tower of this llava takes images of one size"
+    with pytest.raises(ValueError, match=message):
+        CropBlend(crop_size=64)(parts.model, processor, images=[small_models.sample_image(1)])
+    with pytest.raises(ValueError, match=message):
+        tokens_of(llava, [small_models.sample_image(1)], replace(PLAN, side=64))

@@ -13,7 +13,7 @@ from airvlm import CropBlend
 from airvlm.inputs.shrink import reduce_for_crops, usable_side
 from airvlm.methods.evidence.crops import CropTokens, crop_boxes, fit_area, pad_crops
 from airvlm.methods.evidence.matching import gather_evidence
-from airvlm.models.parts import MAX_CROP_BATCH
+from airvlm.models.families import MAX_CROP_BATCH
 
 __all__ = ["blend_crops", "cut_crops", "group_images"]
 

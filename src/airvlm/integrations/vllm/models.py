@@ -19,7 +19,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from airvlm.integrations.vllm.evidence import blend_crops, group_images
 from airvlm.integrations.vllm.processing import PREFIX, CropProcessor, SettingInfo
 from airvlm.integrations.vllm.settings import from_tensor
-from airvlm.models.parts import MAX_CROP_BATCH
+from airvlm.models.families import MAX_CROP_BATCH
 
 __all__ = [
     "CropBlendLlavaForConditionalGeneration",
