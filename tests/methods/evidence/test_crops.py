@@ -244,6 +244,9 @@ def test_a_convolutional_tower_encodes_crops_in_its_steps() -> None:
     [expected] = vlm.parts.encode(pixels)
     torch.testing.assert_close(found.tokens[0], expected, rtol=1e-4, atol=1e-5)
     assert vlm.processor.image_processor.size["height"] == 256  # the processor is as it was
+    whole = vlm.parts.pixels(vlm.processor, [image])["pixel_values"][0]
+    [cut] = tokens_of((vlm.parts, vlm.processor), [whole], plan)  # from the model's own pixels
+    assert cut.tokens.shape == found.tokens.shape
     with pytest.raises(ValueError, match=r"crop_size = 100: .* multiples of 32"):
         vlm.ask(image, "what ?", method="crop-blend:crop_size=100")
 

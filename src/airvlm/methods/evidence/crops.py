@@ -258,7 +258,7 @@ class CropQueue:
         if isinstance(image, Tensor):
             if self.plan.shrunk:
                 raise ValueError("shrunk-crops: these crops are cut from the model's own pixels already; pass images=")
-            return _crop_tensor(image, boxes)
+            return _crop_tensor(image, boxes, self.plan.side)
         source = image
         if self.plan.shrunk:
             source, boxes = _shrink_to_input(self.parts, self.processor, image, boxes)
@@ -331,9 +331,9 @@ def pad_crops(boxes: list[Box], size: tuple[int, int], tokens: list[Tensor], d: 
     return CropTokens(tuple(boxes), size, padded, mask)
 
 
-def _crop_tensor(pixels: Tensor, boxes: list[Box]) -> list[Tensor]:
-    """Windows of a (3, H, W) tensor, resized back to its size, which is the only one that the encoder takes."""
-    size = pixels.shape[-2:]
+def _crop_tensor(pixels: Tensor, boxes: list[Box], side: int | None) -> list[Tensor]:
+    """Windows of a (3, H, W) tensor, resized back to its size, or to a square where the encoder takes other sizes."""
+    size = pixels.shape[-2:] if side is None else (side, side)
     windows = [pixels[None, :, box.y0 : box.y1, box.x0 : box.x1].float() for box in boxes]
     return [F.interpolate(w, size, mode="bicubic", antialias=True)[0].to(pixels.dtype) for w in windows]
 
