@@ -253,8 +253,17 @@ class Seen:
 # -- a mutant in a running process
 
 
-def swap_code(file: Path, source: str) -> bool:
-    """Give the functions that were imported from `file` the code that they have in `source`.
+def find_functions() -> dict[str, list[FunctionType]]:
+    """Functions that exist, by the file that they were imported from."""
+    found: dict[str, list[FunctionType]] = {}
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType):
+            found.setdefault(one.__code__.co_filename, []).append(one)
+    return found
+
+
+def swap_code(file: Path, source: str, functions: list[FunctionType]) -> bool:
+    """Give functions of `file` the code that they have in `source`.
 
     False if that cannot be done: what runs at import differs, such as a default value or a constant of the module.
     """
@@ -266,9 +275,9 @@ def swap_code(file: Path, source: str) -> bool:
     before = {(one.co_qualname, one.co_firstlineno): one for one in _nested(old)}
     changed = {key for key in codes if codes[key] != before[key]}
     swapped = False
-    for function in [one for one in gc.get_objects() if isinstance(one, FunctionType)]:
+    for function in functions:
         key = (function.__code__.co_qualname, function.__code__.co_firstlineno)
-        if key in changed and Path(function.__code__.co_filename) == file:
+        if key in changed:
             if function.__code__.co_freevars != codes[key].co_freevars:
                 return False
             function.__code__ = codes[key]
@@ -337,11 +346,15 @@ class WarmTests:
         self.package = package
         self.work = work
         self.items: dict[str, list[pytest.Item]] = {}  # of each test file
+        self.functions: dict[str, list[FunctionType]] = {}
         self.failed: list[str] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for item in session.items:
             self.items.setdefault(item.path.relative_to(self.tree).as_posix(), []).append(item)
+        gc.collect()
+        self.functions = find_functions()
+        gc.freeze()  # so that collections in forks do not copy every page
         self.work(self)
         return True
 
@@ -386,9 +399,12 @@ class WarmTests:
 
     def _run(self, mutant: Mutant, items: list[pytest.Item]) -> str:
         file = self.tree / mutant.file
-        module = Path(mutant.file).relative_to("src").with_suffix("").parts
-        importlib.import_module(".".join(module).removesuffix(".__init__"))
-        if not swap_code(file, mutant.apply(file.read_text(encoding="utf-8"))):
+        functions = self.functions.get(str(file))
+        if functions is None:  # no test has imported it yet
+            module = Path(mutant.file).relative_to("src").with_suffix("").parts
+            importlib.import_module(".".join(module).removesuffix(".__init__"))
+            functions = find_functions().get(str(file), [])
+        if not swap_code(file, mutant.apply(file.read_text(encoding="utf-8")), functions):
             return AT_IMPORT
         for item, following in zip(items, [*items[1:], None]):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
