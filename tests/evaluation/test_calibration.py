@@ -111,6 +111,8 @@ def test_the_setting_that_helps_is_found_and_measured_on_the_validation_split(tm
     assert found.validation is not None and found.validation.split == "validation"
     assert best in found.reason
     assert found.tried == 12
+    change = found.result.to_json()["recall_change"]
+    assert found.result.recall_change is not None and change["value"] == round(found.result.recall_change.value, 4)
 
 
 class Same(Speaker):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,44 @@ def test_only_methods_of_papers_name_a_paper() -> None:
         "yes-bias",
     }
     assert {name for name, kind in METHODS.own.items() if kind.paper is None} == controls | ours
+
+
+SEARCHED = {
+    "air": {
+        "num_prototypes": (10, 200),
+        "eps": (0.01, 0.3),
+        "keep": (1, 12),
+        "strength": (0.05, 1.0),
+        "layers": (0.0, 0.8),
+    },
+    "crop-blend": {
+        "eps": (0.01, 0.3),
+        "keep": (1, 12),
+        "weight": (0.1, 1.0),
+        "match": ("transport", "softmax", "geometry"),
+    },
+    "vaf": {"enhance": (0.05, 0.6), "suppress": (0.0, 0.3)},
+    "memvr": {"alpha": (0.05, 0.4), "threshold": (0.3, 0.9)},
+    "vcd": {"alpha": (0.25, 2.0), "beta": (0.01, 0.5), "noise_step": (200, 900)},
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_calibration_searches_the_documented_ranges(name: str) -> None:
+    options = fields(METHODS[name])
+    assert {one.name: one.metadata["search"] for one in options if one.metadata.get("search")} == SEARCHED[name]
+
+
+@pytest.mark.parametrize("kind", METHODS.own.values(), ids=lambda kind: kind.name)
+def test_searched_ranges_hold_the_default_unless_it_is_off_and_keep_the_limits(kind: type[Method]) -> None:
+    for one in fields(kind):
+        found = one.metadata.get("search")
+        if not found or not isinstance(one.default, int | float):
+            continue
+        low, high = found
+        assert low < high and (low <= one.default <= high or one.default == one.metadata["off"]), one.name
+        assert one.metadata.get("low") is None or low >= one.metadata["low"], one.name
+        assert one.metadata.get("high") is None or high <= one.metadata["high"], one.name
 
 
 def test_every_decoding_mode_is_declared_by_default() -> None:

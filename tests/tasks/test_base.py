@@ -75,6 +75,26 @@ def test_a_task_without_its_data_names_what_it_needs(name: str) -> None:
         load_task(name).items()
 
 
+CAPS = {
+    8: "tiny-pope tiny-pope-random tiny-pope-popular tiny-pope-adversarial tiny-existence tiny-count tiny-position "
+    "tiny-color",
+    16: "pope pope-coco-random pope-coco-popular pope-coco-adversarial pope-aokvqa-random pope-aokvqa-popular "
+    "pope-aokvqa-adversarial pope-gqa-random pope-gqa-popular pope-gqa-adversarial pope-annotated repope repope-random "
+    "repope-popular repope-adversarial dash-b amber-yesno mme vstar reefknot reefknot-choice",
+    32: "mmbench hr-bench hr-bench-8k reefknot-vqa",
+    64: "chair bleu tiny-chair",
+    128: "hallusionbench haloquest",
+    512: "amber object-halbench detailcaps mmhal mmvet gpt4v",
+    1024: "llava-bench",
+}
+
+
+def test_answers_are_at_most_as_long_as_figures_were_measured_with() -> None:
+    """A cap is part of a benchmark's protocol: another one makes figures that do not compare."""
+    wanted = {name: cap for cap, names in CAPS.items() for name in names.split()}
+    assert {name: load_task(name).max_new_tokens for name in TASKS} == wanted
+
+
 def test_errors_about_unknown_tasks_and_options_list_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown task 'chairs'; did you mean chair"):
         load_task("chairs")

@@ -71,6 +71,7 @@ def test_an_error_names_the_file_the_place_and_the_field(read: object, message: 
 
 def test_numbers_are_read_as_tables_write_them() -> None:
     assert [_row(n=value).read_int("n") for value in (12, "12", "12.0")] == [12, 12, 12]
+    assert [_row(n=value).read_number("n", 0, 1) for value in (0, 0.5, 1)] == [0, 0.5, 1]  # the limits are allowed
     assert _row(label=" Yes ").read_choice("label", choices=("yes", "no")) == "yes"
 
 
