@@ -28,12 +28,13 @@ test-all: $(STAMP)
 test-fast: $(STAMP)
 	$(PYTEST) --fast
 
-# the integrations, each in an environment with the other package: lmms-eval, vLLM on the CPU, the page in Chromium, and
-# the oldest transformers (under half an hour on 2 cores, environments included; they are built once)
+# the integrations, each in an environment with the other package: lmms-eval, vLLM on the CPU, the page in Chromium,
+# `accelerate launch`, and the oldest transformers (under half an hour on 2 cores, environments included; they are built once)
 INTEGRATIONS := lmms vllm web
 EXTERNAL_TEST := AIRVLM_INTEGRATIONS=$(CURDIR)/out/integrations OMP_NUM_THREADS=1
 test-integrations: $(STAMP) $(INTEGRATIONS:%=.venv-%/.installed)
 	$(EXTERNAL_TEST) $(BIN)/python -m pytest tests/external/test_oldest_transformers.py
+	$(BIN)/python -m pytest --all tests/evaluation/test_launch.py
 	$(EXTERNAL_TEST) .venv-lmms/bin/python -m pytest tests/external/test_lmms_eval.py
 	$(EXTERNAL_TEST) AIRVLM_SERVER_PYTHON=$(BIN)/python .venv-lmms/bin/python -m pytest tests/external/test_lmms_openai.py
 	$(EXTERNAL_TEST) PYTHONPATH=$(CURDIR)/tests/external/cpu .venv-vllm/bin/python -m pytest tests/external/test_vllm.py

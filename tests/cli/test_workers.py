@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ import torch
 from airvlm.cli import run
 from airvlm.evaluation.store import FILE
 from airvlm.evaluation.workers import Shard, start_workers
+from tests.cli.worker_jobs import touch
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +33,6 @@ def test_two_workers_keep_the_answers_of_one(tmp_path, capsys):
     assert texts(tmp_path / "1") == texts(tmp_path / "2")
 
 
-def touch(folder: str, part: Shard) -> None:
-    with open(os.path.join(folder, str(part.index)), "w") as file:
-        file.write(f"{part.index}/{part.count}")
-    time.sleep(60)  # as one that hangs
-
-
 def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
     with start_workers(3, functools.partial(touch, str(tmp_path))) as ours:
         assert (ours.index, ours.gathers) == (0, True)
@@ -52,8 +47,8 @@ def test_the_others_have_the_other_parts_and_do_not_outlive_us(tmp_path):
 LEAK = """
 import sys, time
 from airvlm.evaluation.workers import start_workers
-sys.path.insert(0, {here!r})
-from test_workers import draw_bar
+sys.path.insert(0, {root!r})
+from tests.cli.worker_jobs import draw_bar
 if __name__ == "__main__":
     with start_workers(2, __import__("functools").partial(draw_bar, {folder!r})):
         while not __import__("os").listdir({folder!r}):
@@ -61,17 +56,10 @@ if __name__ == "__main__":
 """
 
 
-def draw_bar(folder: str, part: Shard) -> None:
-    from tqdm import tqdm
-
-    tqdm([1], disable=True)  # even a disabled bar makes tqdm's lock
-    touch(folder, part)
-
-
 def test_a_worker_that_is_killed_leaves_no_semaphore_that_python_complains_about(tmp_path):
     script, folder = tmp_path / "script.py", tmp_path / "folder"
     folder.mkdir()
-    script.write_text(LEAK.format(here=os.path.dirname(__file__), folder=str(folder)))
+    script.write_text(LEAK.format(root=str(Path(__file__).parents[2]), folder=str(folder)))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "resource_tracker" not in done.stderr and "leaked" not in done.stderr

@@ -14,7 +14,7 @@ from fakes import FakeMethod, FakeVLM
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.store import FILE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive  # `make test-integrations` runs it
 
 SCRIPT = """
 import pathlib, sys, time
