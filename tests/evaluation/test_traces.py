@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import Counter, defaultdict
 
@@ -84,6 +85,7 @@ def all_methods() -> dict[str, Method | str]:
 def build(vlm, parse, tmp_path_factory):
     """What makes a method of a name; an artifact is made of a few images."""
 
+    @functools.cache
     def build(name: str) -> Method | None:
         chosen = all_methods()[name]
         kind = METHODS.get(name)
@@ -135,7 +137,7 @@ def compare(
     """Compare a trace with runs of its own for every bias and cap."""
     control = {"eos-bias": EOSBias, "yes-bias": YesBias}[request.control]
     generation = {"max_new_tokens": max(caps), "do_sample": False}
-    seen, equal = set(), 0
+    seen, equal, changed = set(), 0, 0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* did not act")
         found = answer_traced(vlm, rows, method, request, **generation)
@@ -144,11 +146,13 @@ def compare(
         for cap in caps:
             for bias in biases or request.biases:
                 alone = run_alone(vlm, rows, method, control(bias=bias), cap)
-                assert [derive_answer(trace, request.control, bias, cap) for trace in traces] == alone, (bias, cap)
+                derived = [derive_answer(trace, request.control, bias, cap) for trace in traces]
+                assert derived == alone, (bias, cap)
+                changed += sum(derive_answer(trace, "", 0.0, cap) != own for trace, own in zip(traces, derived))
                 seen |= {(i, answer.text) for i, answer in enumerate(alone)}
                 equal += len(alone)
     acted = sum(one.answer.report is not None and one.answer.report.fired for one in found)
-    return Counter({"equal": equal, "distinct": len(seen), "acted": acted})
+    return Counter({"equal": equal, "distinct": len(seen), "changed": changed, "acted": acted})
 
 
 @pytest.mark.slow
@@ -180,26 +184,38 @@ def test_several_end_tokens_end_an_answer(vlm, monkeypatch):
     assert texts["distinct"] >= 4  # an answer of each image that a bias changes
 
 
+def compare_both(vlm, build, name: str, images, end: float, yes: float) -> Counter[str]:
+    """Compare descriptions at a bias on the end token and answers at a bias on yes."""
+    method = build(name)
+    if method is not None and "greedy" not in method.decoding:
+        pytest.skip("does not work with greedy decoding")
+    found = Counter[str]()
+    if name != "eos-bias":  # not twice the same control
+        described = [(image, description) for image, description, _ in images]
+        found += compare(vlm, described, method, ENDS, (64,), biases=(end,))
+    if name != "yes-bias":
+        asked = [(image, question) for image, _, question in images]
+        found += compare(vlm, asked, method, YES, (8,), biases=(yes,))
+    return found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", all_methods())
+def test_every_method_on_a_few_images(vlm, build, images, name):
+    found = compare_both(vlm, build, name, images[::40], 2.0, 1.0)
+    print(f"{name}: {dict(found)}", flush=True)  # with -s
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", all_methods())
 def test_every_method_on_200_images(vlm, build, name, request):
     """Ten to thirty seconds of processor time per method: only if asked for by name (-k 200_images)."""
     if "200_images" not in (request.config.getoption("keyword") or ""):
         pytest.skip("only with -k 200_images")
-    images = request.getfixturevalue("images")
-    method = build(name)
-    if method is not None and "greedy" not in method.decoding:
-        pytest.skip("does not work with greedy decoding")
-    found = Counter[str]()
-    parts = [images[start : start + 50] for start in range(0, 200, 50)]
-    for part, (end, yes) in zip(parts, ((0.0, -2.0), (2.0, 1.0), (1.0, -1.0), (3.0, 0.5))):
-        described = [(image, description) for image, description, _ in part]
-        asked = [(image, question) for image, _, question in part]
-        if name != "eos-bias":  # not twice the same control
-            found += compare(vlm, described, method, ENDS, (64,), biases=(end,))
-        if name != "yes-bias":
-            found += compare(vlm, asked, method, YES, (8,), biases=(yes,))
-    print(f"{name}: {dict(found)}", flush=True)  # with -s: equal texts, distinct ones, and rows in which it acted
+    images, found = request.getfixturevalue("images"), Counter[str]()
+    for k, (end, yes) in enumerate(((0.0, -2.0), (2.0, 1.0), (1.0, -1.0), (3.0, 0.5))):
+        found += compare_both(vlm, build, name, images[50 * k : 50 * k + 50], end, yes)
+    print(f"{name}: {dict(found)}", flush=True)  # with -s: equal texts, those that a bias changed, ...
 
 
 @pytest.mark.slow
