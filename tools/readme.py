@@ -23,6 +23,7 @@ __all__ = ["PARTS", "main", "replace_part"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference" / "methods"
+BOARDS = ROOT / "experiments" / "leaderboard"
 WRAPPERS = "controls.md"  # one page for the controls that wrap a method
 KNOWN = {
     "air",
@@ -122,6 +123,16 @@ def _paper(text: str | None) -> str:
     return f"[{found[1] or 'arXiv'}](https://arxiv.org/abs/{found[2]})" if found else text
 
 
+# -- results
+
+
+def leaderboards() -> str:
+    """The tables of every board that was measured here."""
+    from airvlm.leaderboard.board import Board
+
+    return "\n".join(Board.load(path).to_markdown() for path in sorted(BOARDS.glob("*.json")))
+
+
 # -- models and commands
 
 
@@ -166,6 +177,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/methods/controls.md": {"wrappers": wrappers_table},
     "docs/reference/models.md": {"models": models_table},
     "docs/reference/commands.md": {"commands": commands},
+    "docs/results/leaderboard.md": {"leaderboards": leaderboards},
 }
 
 

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.leaderboard.board import Board, Row, describe, explained_text, figure_text, gain_text
+from airvlm.methods.names import METHODS
 from airvlm.reporting.answers import AnswerCard, answer_cards
 from airvlm.reporting.page import render_page
 from airvlm.tiny import BundledScene
@@ -57,9 +58,21 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
         "leaderboard.js",
         board=board,
         boards=boards,
-        methods=sorted(methods.values(), key=lambda row: (row.site, row.name)),
+        methods=[(row, _facts(row)) for row in sorted(methods.values(), key=lambda row: (row.site, row.name))],
         cards=[card for run in runs for card in _cards(run, answers)],
     )
+
+
+def _facts(row: Row) -> dict[str, str]:
+    """What is known of a method; a board of somebody else may have methods that are not installed here."""
+    facts = {"acts on": row.site, "paper": row.paper or "none: our own, or a control"}
+    kind = METHODS.get(row.name)
+    if kind is not None:
+        facts["passes"] = kind.cost
+        facts["needs"] = kind.data or "nothing beside image and question"
+        facts["decoding"] = ", ".join(kind.decoding)
+        facts["runs in"] = ", ".join(kind.engines)
+    return facts
 
 
 def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
