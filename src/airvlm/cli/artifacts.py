@@ -67,7 +67,8 @@ def write_artifact(
     if json:
         emit({"file": str(path), **info})
         return
-    print(f"{path}: {info['pairs']} pairs ({info['pairs_kind']}), for {info['model']} {info['fingerprint']}")
+    made_of = "images" if kind.pairs is None else f"pairs ({info['pairs_kind']})"
+    print(f"{path}: {info['pairs']} {made_of}, for {info['model']} {info['fingerprint']}")
     print(f"use it: --method {method}:artifact={path}")
 
 

@@ -145,7 +145,8 @@ class _Steer(SteeringIntervention):
         return steer_keeping_norm(y, v, SCALE * self.method.visual_strength)
 
     def embeds(self, fp: ForwardPass, inputs_embeds: Tensor) -> None:
-        if self._encoded and fp.is_prefill and fp.visual is not None:
+        # with the textual half, every token counts anyway
+        if self._encoded and not self.directions and fp.is_prefill and fp.visual is not None:
             self.stats.count(fp.visual.view(fp.batch_size, -1).sum(-1))
 
     def problem(self) -> str | None:
