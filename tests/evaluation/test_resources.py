@@ -62,6 +62,22 @@ def test_rows_at_once_follow_the_models_size_and_the_memory(monkeypatch):
     assert choose_batch_size(SimpleNamespace(model=Model(20))) == MAX_ROWS
 
 
+@pytest.mark.parametrize(("visual", "tokens"), [(576, 576), (None, 1024)])
+def test_a_batch_is_the_largest_power_of_two_whose_keys_values_and_activations_fit(monkeypatch, visual, tokens):
+    model = Model(14_000, 4096, 32)
+    model.config.image_seq_length = visual
+    model.config.text_config.num_key_value_heads = 2  # of 4: half of the keys and values
+    row = (tokens + resources.PROMPT) * (2 * 32 * 4096 // 2 * 4 + 16 * 4096 * 4)
+    for fraction, rows in ((4.01, 4), (3.99, 2), (8.01, 8)):
+        monkeypatch.setattr(resources, "free_memory", lambda device, f=fraction: f * row / resources.BATCH_SHARE)
+        assert choose_batch_size(SimpleNamespace(model=model)) == rows
+
+
+def test_a_model_is_small_up_to_a_size():
+    assert choose_resources(SimpleNamespace(model=Model(400)), 10_000).threads == 1
+    assert choose_resources(SimpleNamespace(model=Model(401)), 10_000).threads is None
+
+
 def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
     vlm = SimpleNamespace(model=Model(20), builder=SimpleNamespace(cache=ImageCache(limit=100)))
     cache = vlm.builder.cache

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from airvlm.methods import AIR, METHODS, VAF, CropBlend, RandomCrops
+from airvlm.methods import (
+    AIR,
+    METHODS,
+    RUDDER,
+    VAF,
+    CropBlend,
+    HulluEdit,
+    ProjectAway,
+    RandomCrops,
+    ViCrop,
+    project_away,
+)
 from airvlm.methods.base import Method
 from airvlm.methods.controls import Wrapper
 from airvlm.runtime.intervention import DECODING
@@ -80,6 +91,20 @@ def test_searched_ranges_hold_the_default_unless_it_is_off_and_keep_the_limits(k
         assert low < high and (low <= one.default <= high or one.default == one.metadata["off"]), one.name
         assert one.metadata.get("low") is None or low >= one.metadata["low"], one.name
         assert one.metadata.get("high") is None or high <= one.metadata["high"], one.name
+
+
+def test_layers_of_the_published_code_are_those_of_a_decoder_of_32_layers() -> None:
+    assert (HulluEdit().span(32), RUDDER().span(32), ViCrop().span(32)) == (25, [30], 14)
+    named = ProjectAway(objects="dog")
+    layers = [named.find_layer(None, share, 32) for share in (project_away.IMAGE_LAYER, project_away.TEXT_LAYER)]
+    assert layers == [19, 21]
+    # scaled to other depths, and never beyond the last layer
+    assert (HulluEdit().span(8), RUDDER().span(8), ViCrop().span(8), RUDDER().span(1)) == (6, [7], 4, [0])
+    assert [named.find_layer(None, share, 8) for share in (project_away.IMAGE_LAYER, project_away.TEXT_LAYER)] == [5, 5]
+    for chosen in (HulluEdit(layer=7), RUDDER(layer=7), ViCrop(layer=7)):
+        chosen.span(8)
+        with pytest.raises(ValueError, match=r"7.* the decoder has 7 layers"):
+            chosen.span(7)
 
 
 def test_every_decoding_mode_is_declared_by_default() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from PIL import Image
 
 from airvlm.tasks import TaskDataMissing
 from airvlm.tasks.answers import score_file
-from airvlm.tasks.gpt4v import GPT4V, parse_aspects
+from airvlm.tasks.gpt4v import GPT4V, _encode_image, parse_aspects
 from tests.fake_judge import FakeJudge
 from tests.tasks.conftest import judge_at, write_lines
 
@@ -40,6 +42,15 @@ def test_two_methods_are_compared_in_both_orders_with_the_image(tmp_path: Path) 
     parts = fake.requests[0]["messages"][0]["content"]
     assert parts[1]["image_url"]["url"].startswith("data:image/jpeg;base64,")
     assert len(fake.requests) == 4
+
+
+@pytest.mark.parametrize(("size", "shown"), [((3000, 1500), (1024, 512)), ((800, 600), (800, 600))])
+def test_the_judge_sees_at_most_1024_pixels_a_side(
+    tmp_path: Path, size: tuple[int, int], shown: tuple[int, int]
+) -> None:
+    Image.new("RGB", size).save(tmp_path / "large.png")
+    data = base64.b64decode(_encode_image(tmp_path / "large.png").partition(",")[2])
+    assert Image.open(io.BytesIO(data)).size == shown
 
 
 def test_both_methods_may_come_from_one_run(tmp_path: Path) -> None:
