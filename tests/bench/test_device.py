@@ -2,16 +2,20 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from airvlm.bench.device import DEPTH, check_device, count_synchronizations, find_layers, list_checked
+from airvlm.bench.device import DEPTH, ROUNDS, check_device, count_synchronizations, find_layers
 from airvlm.bench.wide import WideLlava
 from airvlm.methods import LogitsMethod, option
 from airvlm.runtime.intervention import Context
+from airvlm.testing import small_models
+from airvlm.testing.acting import build_method, list_checked
+from tests.device.pretend import FIRST, accelerator
 
 
 @dataclass(frozen=True)
@@ -66,17 +70,59 @@ def test_a_device_is_checked_and_what_breaks_is_told() -> None:
     assert all(method == "test-fails" for method, *_ in found.broken) and found.broken
     assert set(found.laws["test-scales"]["llava"].values()) == {"ok"}
     costs = {cost["method"]: cost for cost in found.costs}
-    assert costs["vanilla"]["prefill"] == costs["vanilla"]["decode"] == 1.0
-    assert costs["test-scales"]["prefill"] > 0 and costs["test-fails"]["problem"] == "RuntimeError: on purpose"
+    assert costs["vanilla"]["prefill"] == costs["vanilla"]["decode"] == [1.0] * ROUNDS
+    assert len(costs["test-scales"]["decode"]) == ROUNDS and min(costs["test-scales"]["prefill"]) > 0
+    assert costs["test-scales"]["memory"] is None or costs["test-scales"]["memory"] >= 0
+    assert costs["test-fails"]["problem"] == "RuntimeError: on purpose"
     assert found.synchronizations["test-scales"] == 0
     assert json.loads(found.to_json())["machine"]["torch"] == torch.__version__
     assert "test-fails on llava" in found.to_markdown() and "| test-scales |" in found.to_markdown()
     assert any(step.startswith("laws of test-scales") for step in steps)
 
 
-def test_every_method_that_needs_nothing_is_checked() -> None:
-    assert {"air", "crop-blend", "vcd", "pai", "sid", "deco"} <= set(list_checked())
-    assert "nullu" not in list_checked() and "random-crops" not in list_checked()
+def test_on_an_accelerator_a_law_that_breaks_is_checked_on_the_cpu_too() -> None:
+    with accelerator():
+        found = check_device(
+            FIRST, methods={"test-scales": Scales(), "test-fails": Fails()}, families=["llava"], layers=1, scale=32
+        )
+    assert found.laws["test-scales"]["llava"]["it acts, and reports what it did"] == "ok"
+    assert not [law for method, _, law, _ in found.broken if method == "test-scales"]
+    assert {method for method, *_ in found.broken_on_cpu} == {"test-fails"}, "it fails on the CPU too"
+    assert not [method for method, *_ in found.broken if method == "test-fails"]
+    assert "Broken here and on the CPU" in found.to_markdown()
+    assert found.synchronizations["test-scales"] == 0
+
+
+def test_what_the_time_does_not_allow_is_named() -> None:
+    found = check_device("cpu", methods={"test-scales": Scales()}, layers=1, scale=32, minutes=0)
+    assert not found.laws and not found.costs
+    assert len(found.skipped) == len(small_models.list_families()) + 2
+    assert "speed of vanilla" in found.skipped and "Not reached in the time" in found.to_markdown()
+
+
+@dataclass(frozen=True)
+class Refuses(Scales):
+    """Does not run on any model."""
+
+    name: ClassVar[str] = "test-refuses"
+
+    def start(self, context: Context) -> Any:
+        raise ValueError("test-refuses does not know this family")
+
+
+def test_a_family_that_a_method_refuses_breaks_no_law() -> None:
+    found = check_device("cpu", methods={"test-refuses": Refuses()}, families=["llava"], layers=1, scale=32)
+    assert found.refused == {"test-refuses": {"llava": "test-refuses does not know this family"}}
+    assert not found.broken and "Refused by the method: 1." in found.to_markdown()
+
+
+def test_every_method_can_be_built_for_the_check(tmp_path: Path) -> None:
+    names = list_checked()
+    assert {"air", "crop-blend", "vcd", "nullu", "vti", "marine", "crg"} <= set(names) and "random-crops" not in names
+    model, _ = small_models.shared_model("llava")
+    for small in (True, False):
+        for name in names:
+            assert build_method(name, model, tmp_path, small=small).name == name
 
 
 def test_a_device_that_is_not_there_is_refused_at_once() -> None:

@@ -34,6 +34,9 @@ def check(
         int | None,
         option("--layers", "N", "With --device alone: decoder layers at 7B widths.", show_default="what fits"),
     ] = None,
+    minutes: Annotated[
+        float, option("--minutes", "N", "With --device alone: the time that it may take; the report names the rest.")
+    ] = 10.0,
     json: JsonOption = False,
 ) -> None:
     """Check that a method keeps the laws of methods, on small random models.
@@ -44,7 +47,7 @@ def check(
 
     With --device and without METHOD (airvlm check --device cuda), the laws of every method are checked on that device
     in float32 and bfloat16, synchronizations are counted, and prefill, decode and memory are measured on a random LLaVA
-    at 7B widths. That takes about ten minutes on a GPU and writes device.json and device.md, to attach to an issue.
+    at 7B widths. It ends after ten minutes (--minutes) and writes device.json and device.md, to attach to an issue.
 
     \b
     Examples:
@@ -55,7 +58,7 @@ def check(
     if method is None:
         if device is None:
             raise Failure("give a method, or --device to check every method there")
-        _check_device(device, output, layers, family, json=json)
+        _check_device(device, output, layers, family, minutes, json=json)
         return
     chosen = common.choose_method(method, settings)
     if chosen is None:
@@ -93,7 +96,9 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_device(device: str, output: Path, layers: int | None, families: list[str] | None, *, json: bool) -> None:
+def _check_device(
+    device: str, output: Path, layers: int | None, families: list[str] | None, minutes: float, *, json: bool
+) -> None:
     from tqdm import tqdm
 
     from airvlm.bench.device import check_device
@@ -105,7 +110,7 @@ def _check_device(device: str, output: Path, layers: int | None, families: list[
             bar.set_description(what, refresh=False)
             bar.update()
 
-        found = check_device(device, layers=layers, families=families, progress=show)
+        found = check_device(device, layers=layers, families=families, minutes=minutes, progress=show)
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(output / "device.json", found.to_json())
     write_atomically(output / "device.md", found.to_markdown())
