@@ -210,3 +210,21 @@ def test_every_word_that_is_redirected_leads_to_a_command() -> None:
     for word, command in WORDS.items():
         assert word not in COMMANDS
         assert command == "--version" or command.split()[0] in COMMANDS
+
+
+def test_a_method_in_the_working_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An installed script does not search the working folder by itself."""
+    (tmp_path / "of_somebody.py").write_text(
+        "from dataclasses import dataclass\nfrom airvlm import VisualTokenMethod\n\n\n@dataclass(frozen=True)\n"
+        'class Same(VisualTokenMethod):\n    name, summary = "same", "leaves every token as it is"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    monkeypatch.setattr(sys, "argv", ["airvlm", "info", "methods", "of_somebody:Same"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0, capsys.readouterr().err
+    assert "leaves every token as it is" in capsys.readouterr().out
+    del sys.modules["of_somebody"]

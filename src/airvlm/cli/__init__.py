@@ -210,4 +210,7 @@ def _fail(message: str, code: int) -> int:
 
 def main() -> None:
     """The entry point of the `airvlm` command."""
+    # package.module:Class may be in the working folder, which `python -m airvlm` searches and an installed script does
+    # not; last, so that no file there replaces an installed package
+    sys.path.append("")
     sys.exit(run())
