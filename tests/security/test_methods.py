@@ -255,7 +255,7 @@ def test_no_request_names_the_file_of_a_method(canary: Canary, audit: Audit) -> 
 def test_the_operators_artifact_stays_where_a_request_changes_other_options() -> None:
     name, option = methods_with_files()[0]
     own = METHODS[name](**{option: "/srv/artifact.safetensors"})
-    other = next(f.name for f in fields(own) if f.name == "strength" or f.name == "rank" or f.name == "weight")
+    other = next(f.name for f in fields(own) if f.name in ("strength", "rank", "weight", "keep"))
     changed = method_from_request({"method": {other: 1}}, own)
     assert changed is not None
     assert getattr(changed, option) == "/srv/artifact.safetensors"
