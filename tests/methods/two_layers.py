@@ -127,7 +127,8 @@ def solve(H: Array, crop: Array, eps: float) -> tuple[Array, Array]:
 
 
 def check_same(actual: Array, expected: Array) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    # float32 against float64: builds of torch for other Pythons round differently
+    np.testing.assert_allclose(actual, expected, rtol=5e-5, atol=1e-5)
 
 
 def silu(x: Array) -> Array:

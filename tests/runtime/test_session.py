@@ -208,7 +208,7 @@ def test_reports_tell_of_each_call_also_where_a_text_only_call_follows() -> None
     whole = run.report
     assert whole.fired and whole.reason is None and (whole.calls, run.calls) == (2, 2)
     assert whole.tokens == with_image.tokens and whole.crops == with_image.crops
-    assert "in 2 calls" in str(whole)
+    assert "in 1 of 2 calls" in str(whole)
 
 
 def test_reports_of_equal_calls_are_equal_and_sum_up() -> None:
