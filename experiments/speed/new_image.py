@@ -4,7 +4,7 @@ Every answer is about an image that was not seen before: it is resized, encoded 
 number of tokens. The method runs with image and crops in one call of the vision tower, in two calls, and with smaller
 crops where the tower takes them. All take turns; with one thread the seconds are processor seconds. Below that, the
 parts of the work, each by itself; and whether the image's features in a shared call are those of a call of its own, bit
-for bit.
+for bit, also on small random models of every family.
 
     OMP_NUM_THREADS=1 python -m experiments.speed.new_image [--rounds 15]
 """
@@ -22,6 +22,8 @@ from airvlm.bench.efficiency import Subject, vlm_subject
 from airvlm.methods.evidence.base import CropMethod
 from airvlm.methods.evidence.crops import CropQueue, crop_boxes
 from airvlm.methods.evidence.matching import gather_evidence
+from airvlm.models.parts import ModelParts
+from airvlm.testing import small_models
 from experiments.speed import timing
 
 LENGTHS = (1, 16)  # tokens per answer
@@ -84,9 +86,26 @@ def measure_parts(vlm: VLM, name: str, rounds: int) -> dict[str, list[float]]:
 
 
 @torch.no_grad()
+def compare_bits() -> dict[str, float]:
+    """Largest difference between an image's features beside its crops and alone, over the largest feature."""
+    found = {}
+    image = small_models.sample_image(1, (64, 48))
+    crops = [image.crop(box) for box in crop_boxes(image.size, CropBlend().num_crops)]
+    for family in small_models.list_families():
+        for dtype in (torch.float32, torch.bfloat16):
+            model, processor = small_models.build(family)
+            parts = ModelParts.of(model.to(dtype))
+            (alone,) = parts.encode(parts.pixels(processor, [image]))
+            beside = parts.encode(parts.pixels(processor, [image, *crops]))[0]
+            difference = (alone.float() - beside.float()).abs().max() / alone.float().abs().max()
+            found[f"{family}, {str(dtype).removeprefix('torch.')}"] = float(difference)
+    return found
+
+
+@torch.no_grad()
 def main() -> None:
     given = timing.parse_arguments(__doc__ or "", rounds=15)
-    result = {}
+    result: dict[str, Any] = {}
     for name in SMALL:
         vlm = VLM.load(name)
         answers, parts = measure_answers(vlm, name, given.rounds), measure_parts(vlm, name, given.rounds)
@@ -101,6 +120,9 @@ def main() -> None:
         rows = [[key, timing.show(own, 1)] for key, own in milliseconds.items()]
         timing.print_table(f"Parts of the work, {name}", ["part", "ms: median [range]"], rows)
         result[name] = {"answers": answers, "parts": parts}
+    differences = result["differences"] = compare_bits()
+    unequal = {key: value for key, value in differences.items() if value}
+    print(f"\nsmall models: {len(differences) - len(unequal)} of {len(differences)} bit-equal; not equal: {unequal}")
     timing.write_result("new_image", result)
 
 

@@ -1,6 +1,6 @@
 """Cost of the second question about an image: crops and transport are cached, and should cost almost nothing.
 
-Measured on the embedded emoji model, whose whole answer takes milliseconds, and on a LLaVA with a quarter of the 7B
+Measured on the embedded models, whose whole answer takes milliseconds, and on a LLaVA with a quarter of the 7B
 model's widths (or all of them: --scale 1), which is closer to what users run. Vanilla and crop-blend alternate.
 
     python -m experiments.speed.second [--rounds 20] [--scale 4] [--layers 4]
@@ -28,7 +28,8 @@ def main() -> None:
     given = timing.parse_arguments(__doc__ or "", rounds=20, scale=4, layers=4)
     wide = wide_subject(WideLlava(given.layers, 2, given.scale), "")
     cases = {
-        "embedded": (vlm_subject(VLM.load("tiny")), given.rounds),
+        "tiny": (vlm_subject(VLM.load("tiny")), given.rounds),
+        "photo": (vlm_subject(VLM.load("photo")), given.rounds),
         f"LLaVA, widths / {given.scale}, {given.layers} layers": (wide, max(1, given.rounds // 4)),
     }
     rows, result = [], {}

@@ -82,9 +82,17 @@ FAMILIES: Registry[Family] = _table(
         _FIXED,
         "images",
         plain_pixels=True,
+        view_bytes=44_904_448,
         prompt="USER: {images}\n{question} ASSISTANT:",
     ),
-    Family("llava_next", "LLaVA-NeXT", "llava-hf/llava-v1.6-mistral-7b-hf", _ANYRES, views_per_crop=5),
+    Family(
+        "llava_next",
+        "LLaVA-NeXT",
+        "llava-hf/llava-v1.6-mistral-7b-hf",
+        _ANYRES,
+        views_per_crop=5,
+        view_bytes=46_259_203,
+    ),
     Family("llava_onevision", "LLaVA-OneVision", "llava-hf/llava-onevision-qwen2-7b-ov-hf", _ANYRES, views_per_crop=10),
     Family(
         "vipllava",
@@ -96,7 +104,15 @@ FAMILIES: Registry[Family] = _table(
         prompt="###Human: {images}\n{question}###Assistant:",
     ),
     Family("qwen2_vl", "Qwen2-VL", "Qwen/Qwen2-VL-7B-Instruct", _NATIVE, "patches", views_per_crop=None),
-    Family("qwen2_5_vl", "Qwen2.5-VL", "Qwen/Qwen2.5-VL-7B-Instruct", _NATIVE, "patches", views_per_crop=None),
+    Family(
+        "qwen2_5_vl",
+        "Qwen2.5-VL",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        _NATIVE,
+        "patches",
+        views_per_crop=None,
+        view_bytes=129_042_561,
+    ),
     Family(
         "qwen3_vl", "Qwen3-VL", "Qwen/Qwen3-VL-8B-Instruct", _NATIVE, "patches", views_per_crop=None, note=_DEEPSTACK
     ),
@@ -117,6 +133,7 @@ FAMILIES: Registry[Family] = _table(
         plain_pixels=True,
         one_view=MappingProxyType({"crop_to_patches": False}),
         tiles_key="num_patches",
+        view_bytes=27_289_600,
     ),
     Family(
         "gemma3",
