@@ -26,7 +26,7 @@ from airvlm.report import Report
 from airvlm.runtime.locks import lock_of
 from airvlm.runtime.text_stream import StopTexts, cut_text, stream_text
 
-__all__ = ["VLM", "Answer", "PromptTooLong"]
+__all__ = ["VLM", "Answer", "Prefill", "PromptTooLong"]
 
 EMBEDDED = (None, "photo", "tiny")
 
@@ -56,6 +56,16 @@ class PromptTooLong(ValueError):
             "images; in Python, VLM(..., allow_long_prompts=True) answers it all the same"
         )
         self.rows = tuple(rows)
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A batch after its prefill."""
+
+    tokens: Tensor  # (B,) the first token of each answer
+    cache: Any  # keys and values of the prompts
+    mask: Tensor  # (B, L) 1 where a row has a token, 0 where it is padded
+    reports: list[Report | None]  # what the method did, per row
 
 
 class VLM:
@@ -369,11 +379,31 @@ class VLM:
             ids, report = self._generate(inputs, rows, method, max_new_tokens=max_new_tokens, **generation)
             seconds = (time.perf_counter() - started) / len(rows)
         stops = _stop_strings(generation)
-        reports: Sequence[Report | None] = [None] * len(rows)
-        if report is not None:  # the seconds are the batch's: equal shares
-            shares = {part: spent / len(rows) for part, spent in report.seconds.items()}
-            reports = [replace(own, seconds=shares) for own in report.rows or (report,) * len(rows)]
+        reports = _row_reports(report, len(rows))
         return [self._decode(ids[i], row, reports[i], seconds, stops) for i, row in enumerate(rows)]
+
+    def prefill_rows(self, rows: Sequence[Request], method: Method | str | None) -> Prefill:
+        """The first token of each answer, chosen greedily, and what is needed to decode the rest without hooks.
+
+        For methods that act in the prefill alone.
+
+        Args:
+            rows: requests that were read by `builder.read`; all have images, or none has.
+            method: as in `ask`.
+        """
+        method = get_method(method)
+        with self.lock.acquire():
+            inputs = self._build(rows, method)
+            with torch.no_grad(), self._session(method, rows) as session:
+                output = self.model.generate(
+                    **inputs,
+                    max_new_tokens=1,
+                    do_sample=False,
+                    pad_token_id=self._pad_token_id,
+                    return_dict_in_generate=True,
+                )
+        reports = _row_reports(None if session is None else session.report, len(rows))
+        return Prefill(output.sequences[:, -1], output.past_key_values, inputs["attention_mask"], reports)
 
     def encode_rows(self, rows: Sequence[Request], method: Method | str | None) -> None:
         """Encode the images of requests, and the views (crops) that the method needs of them, for later answers.
@@ -476,6 +506,14 @@ class VLM:
         pad = self.model.generation_config.pad_token_id
         pad = self.processor.tokenizer.pad_token_id if pad is None else pad
         return pad if pad is not None else next(iter(self.end_ids), None)
+
+
+def _row_reports(report: Report | None, rows: int) -> list[Report | None]:
+    """The report of a batch by row. The seconds are the batch's: equal shares."""
+    if report is None:
+        return [None] * rows
+    shares = {part: spent / rows for part, spent in report.seconds.items()}
+    return [replace(own, seconds=shares) for own in report.rows or (report,) * rows]
 
 
 @contextmanager

@@ -24,7 +24,16 @@ from airvlm.inputs.prompts import Question, image_token, prompt_text
 from airvlm.models.families import Layout
 from airvlm.models.parts import ModelParts, check_processor
 
-__all__ = ["Images", "InputBuilder", "Request", "ViewQueue", "group_by_length", "read_windows"]
+__all__ = [
+    "Images",
+    "InputBuilder",
+    "OtherLayout",
+    "Request",
+    "ViewQueue",
+    "group_by_length",
+    "own_pixels",
+    "read_windows",
+]
 
 Images: TypeAlias = "ImageSource | Sequence[ImageSource] | None"  # one image, several, or none
 WINDOW = 8  # batches that are read, and sorted by length, together
@@ -40,6 +49,9 @@ class Request:
 
 class ViewQueue(Protocol):
     """Further views of the images (crops) that a method needs as tokens: encoded in the images' own call."""
+
+    def prepare(self) -> None:
+        """Make the views' pixels ahead: what is called in one thread shortens the work of another queue in another."""
 
     def take(self, room: int | None = None) -> Mapping[str, Tensor] | None:
         """The image inputs of the next views, as many as there is room for; None if there are none."""
@@ -173,7 +185,7 @@ class InputBuilder:
             found = self.cache.get_or_compute(
                 "features", keys, lambda new: self._encode_pieces([by_key[k] for k in new], views)
             )
-        except _OtherLayout:
+        except OtherLayout:
             self._features_cached = False
             return inputs
         from transformers.modeling_outputs import BaseModelOutputWithPooling  # slow to import without a model
@@ -199,7 +211,7 @@ class InputBuilder:
         crops = len(beside.get("image_grid_thw", beside["pixel_values"])) if beside else 0
         # deepstack features accompany the tokens layer by layer: they would have to be cached and split as well
         if getattr(output, "deepstack_features", None) is not None or len(features) != len(pieces) + crops:
-            raise _OtherLayout
+            raise OtherLayout
         if views is not None:
             encoded = time.perf_counter()
             if beside:
@@ -224,7 +236,7 @@ class InputBuilder:
         return {}
 
 
-class _OtherLayout(Exception):
+class OtherLayout(Exception):
     """A model's features or an image processor's output are not one entry per image."""
 
 
@@ -257,11 +269,11 @@ class _CachedPixels:
 
         def process(missing: list[Any]) -> list[dict[str, Tensor]]:
             output = self._inner([by_key[key] for key in missing], **options)
-            return _own_pixels(output, len(missing), self._builder.layout)
+            return own_pixels(output, len(missing), self._builder.layout)
 
         try:
             found = cache.get_or_compute("pixels", keys, process)
-        except _OtherLayout:
+        except OtherLayout:
             self._builder._pixels_cached = False
             return self._inner(images, **options)
         return BatchFeature({name: torch.cat([piece[name] for piece in found]) for name in found[0]})
@@ -271,15 +283,15 @@ def _flatten(images: Any) -> list[Any]:
     return [one for part in images for one in _flatten(part)] if isinstance(images, list | tuple) else [images]
 
 
-def _own_pixels(output: Mapping[str, Any], images: int, layout: Layout) -> list[dict[str, Tensor]]:
+def own_pixels(output: Mapping[str, Any], images: int, layout: Layout) -> list[dict[str, Tensor]]:
     """Each image's own share of the output."""
     pixels = output.get("pixel_values")
     names, ndim = ({"pixel_values", "image_grid_thw"}, 2) if layout == "patches" else ({"pixel_values"}, 4)
     if set(output) != names or not isinstance(pixels, Tensor) or pixels.ndim != ndim:
-        raise _OtherLayout
+        raise OtherLayout
     pieces = split_images(dict(output), images, layout)
     if pieces is None:
-        raise _OtherLayout
+        raise OtherLayout
     return [{name: value.clone() for name, value in piece.items()} for piece in pieces]  # views would keep the batch
 
 

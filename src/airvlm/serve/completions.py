@@ -24,8 +24,8 @@ from airvlm.report import Report
 from airvlm.runtime.text_stream import PartialText
 from airvlm.serve.errors import ApiError
 from airvlm.serve.images import ImageReader, RequestImages, fetch_image, is_web_address, scale_crops
+from airvlm.serve.jobs import Delta, Event, Failed, Finished, Job, Sampling, TokenLogprob
 from airvlm.serve.limits import Limits
-from airvlm.serve.scheduler import Delta, Event, Failed, Finished, Job, Sampling, TokenLogprob
 from airvlm.serve.schema import ChatRequest, ImagePart, Message, parse_request
 
 __all__ = ["Completion", "Reader", "choose_method", "model_names"]
@@ -138,7 +138,7 @@ class Reader:
             raise _refuse(f"n = {request.n}; this server gives at most {limits.choices}", "n")
         return request, method
 
-    def build(self, request: ChatRequest, images: RequestImages) -> tuple[Request, int]:
+    def build(self, request: ChatRequest, images: RequestImages, method: Method | None) -> tuple[Request, int]:
         """The row of a batch, and the number of its prompt's tokens, those of its images included."""
         try:
             row = self.vlm.builder.read(list(images.images), [_to_turn(message) for message in request.messages])
@@ -152,6 +152,11 @@ class Reader:
             raise _refuse(
                 "the conversation cannot be encoded; does a text contain a special token?", "messages"
             ) from error
+        if method is not None and row.images:
+            with suppress(ValueError):  # what a method refuses, it refuses again when the model is asked
+                views = method.further_views(self.vlm.parts, self.vlm.processor, row.images)
+                if views is not None:
+                    views.prepare()  # likewise the pixels of crops
         return row, inputs["input_ids"].shape[1]
 
 
@@ -186,7 +191,7 @@ class Completion:
             self._images = images
         if self._cancelled.is_set():  # closed while the images were read
             return self.close()
-        row, self.prompt_tokens = self.reader.build(self.request, images)
+        row, self.prompt_tokens = self.reader.build(self.request, images, self.method)
         request, limits, context = self.request, self.reader.limits, self.reader.context
         tokens = request.max_completion_tokens or request.max_tokens or min(DEFAULT_TOKENS, limits.tokens)
         if self.prompt_tokens > limits.prompt_tokens:

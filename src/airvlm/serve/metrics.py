@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from airvlm.methods import Method
-from airvlm.serve.scheduler import Finished
+from airvlm.serve.jobs import Finished
 
 __all__ = ["Metrics"]
 

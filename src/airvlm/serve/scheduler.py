@@ -1,6 +1,7 @@
 """The queue in front of the model: answers that wait run together where their methods and settings agree.
 
-One thread owns the model. A batch equals its rows run alone, so an answer does not depend on what else runs.
+One thread owns the model. A batch equals its rows run alone, so an answer does not depend on what else runs. Greedy
+answers under methods that act in the prefill alone also join a batch that is being decoded (decoding.py).
 """
 
 from __future__ import annotations
@@ -8,131 +9,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from airvlm import VLM, Method
-from airvlm.inputs.builder import Request
-from airvlm.report import Report
-from airvlm.runtime.text_stream import PartialText
+from airvlm.serve.decoding import CannotJoin, DecodingBatch, decodes_as_vanilla, rows_can_join
+from airvlm.serve.jobs import Failed, Job, TokenLogprob
 
-__all__ = ["Delta", "Event", "Failed", "Finished", "Job", "QueueFull", "Sampling", "Scheduler", "TokenLogprob"]
+__all__ = ["QueueFull", "Scheduler"]
 
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are drawn."""
-
-    temperature: float
-    top_p: float
-    seed: int
-
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """A token of the answer, its log-probability, and the likeliest tokens in its place."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class Delta:
-    """More of an answer's text, with the log-probabilities of tokens that were not sent yet."""
-
-    text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The end of an answer: its whole text, and the log-probabilities that no Delta has sent."""
-
-    text: str
-    tokens: int
-    finish_reason: str  # "stop" or "length"
-    report: Report | None
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True)
-class Failed:
-    """There is no answer."""
-
-    error: Exception
-
-
-Event: TypeAlias = "Delta | Finished | Failed"
-
-
-@dataclass(eq=False)
-class Job:
-    """One answer that waits or runs.
-
-    Args:
-        row: the request's images and prompt.
-        method: the method; None is the model as it is.
-        text: the answer so far.
-        max_tokens: longest answer.
-        send: takes what happens to the answer; called from the model's thread.
-        cancelled: set if nobody waits for the answer any more.
-        sampling: None is greedy decoding.
-        stream: send the text in pieces.
-        top_logprobs: how many likely tokens to report per token; None reports no log-probabilities.
-    """
-
-    row: Request
-    method: Method | None
-    text: PartialText
-    max_tokens: int
-    send: Callable[[Event], None]
-    cancelled: threading.Event
-    sampling: Sampling | None = None
-    stream: bool = False
-    top_logprobs: int | None = None
-    finish_reason: str | None = None
-    _logprobs: list[TokenLogprob] = field(default_factory=list)
-
-    @property
-    def group(self) -> Hashable:
-        """Equal for jobs that may run together. A sampled answer runs alone, so that its seed determines it."""
-        return (self.method, bool(self.row.images), id(self) if self.sampling is not None else None)
-
-    def start(self) -> None:
-        """Forget an attempt that failed; text that was sent stays sent, since greedy decoding repeats it."""
-        self.text.tokens.clear()
-        self._logprobs.clear()
-        self.finish_reason = None
-
-    def add(self, token: int, logprob: TokenLogprob | None) -> None:
-        """Take the next token, which does not end the answer by itself."""
-        if logprob is not None:
-            self._logprobs.append(logprob)
-        if self.text.add(token):
-            self.finish_reason = "stop"
-        elif len(self.text.tokens) >= self.max_tokens:
-            self.finish_reason = "length"
-        elif self.stream and (piece := self.text.next_piece()):
-            self.send(Delta(piece, self._take_logprobs()))
-
-    def finish(self, report: Report | None) -> None:
-        if self.cancelled.is_set():
-            return
-        if self.stream and (piece := self.text.last_piece()):
-            self.send(Delta(piece, self._take_logprobs()))
-        reason = self.finish_reason or "length"
-        self.send(Finished(self.text.whole(), len(self.text.tokens), reason, report, self._take_logprobs()))
-
-    def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
-        taken = tuple(self._logprobs)
-        self._logprobs.clear()
-        return taken
+KNOWN = 256  # methods whose kind is remembered
+PATIENCE = 8  # steps that a few new answers wait for more of them before they join a batch
 
 
 class QueueFull(Exception):
@@ -154,6 +45,10 @@ class Scheduler:
         self.batch, self.queue, self.window = batch, queue, window
         self.on_batch: Callable[[int], None] = lambda size: None
         self.running = 0
+        self._decoding = DecodingBatch(vlm)
+        self._can_join = rows_can_join(vlm)
+        self._vanilla: dict[Method | None, bool] = {}  # methods that are decoded as the model without one
+        self._postponed = 0  # steps that the oldest job has let pass
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -194,29 +89,93 @@ class Scheduler:
 
     def _work(self) -> None:
         while (jobs := self._next()) is not None:
-            self.running = len(jobs)
+            self.running = len(jobs) + len(self._decoding)
             try:
-                self._answer(jobs)
+                if not jobs:
+                    self._step()
+                elif self._joins(jobs[0]):
+                    self._join(jobs)
+                else:
+                    self._answer(jobs)
             finally:
-                self.running = 0
+                self.running = len(self._decoding)
 
     def _next(self) -> list[Job] | None:
-        """The oldest job and those that may run with it; None at the end."""
+        """The oldest job and those that may run with it; none if those under way go on first; None at the end."""
         with self._changed:
-            while not self._waiting:
+            while not self._waiting and not self._decoding:
                 if self._closing:
                     return None
                 self._changed.wait()
+            if not self._waiting:
+                return []
             until = time.monotonic() + self.window
-            while len(self._waiting) < self.batch and not self._closing:
+            while not self._decoding and len(self._waiting) < self.batch and not self._closing:
                 left = until - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
-            group = self._waiting[0].group
-            chosen = [job for job in self._waiting if job.group == group][: self.batch]
+            if not self._waiting:  # all have left meanwhile
+                return []
+            first = self._waiting[0]
+        joins = self._joins(first)  # not inside the lock, for which clients wait
+        with self._changed:
+            chosen = [job for job in self._waiting if job.group == first.group]
+            chosen = chosen[: self.batch - len(self._decoding) if joins else self.batch]
+            if self._decoding and joins and not self._worth_joining(len(chosen)):
+                self._postponed += 1
+                return []
+            self._postponed = 0
             for job in chosen:
                 self._waiting.remove(job)
         return chosen
+
+    def _joins(self, job: Job) -> bool:
+        """Whether a job can be decoded with others that began before it."""
+        if not self._can_join or job.sampling is not None or job.top_logprobs is not None:
+            return False
+        if job.method is not None and job.method.needs_images and not job.row.images:
+            return False  # answered without its method, and told so
+        if job.method not in self._vanilla:
+            if len(self._vanilla) >= KNOWN:  # requests choose options
+                self._vanilla.clear()
+            try:
+                self._vanilla[job.method] = decodes_as_vanilla(job.method, self.vlm)
+            except Exception:  # the method does not suit the model: the client is told when the job runs
+                self._vanilla[job.method] = False
+        return self._vanilla[job.method]
+
+    def _worth_joining(self, jobs: int) -> bool:
+        """Whether to prefill so many jobs now. All others wait meanwhile, and few at a time cost more each."""
+        enough = jobs >= max(1, self.batch // 4) or 3 * jobs >= len(self._decoding)
+        return jobs > 0 and (enough or self._postponed >= PATIENCE)
+
+    def _join(self, jobs: list[Job]) -> None:
+        jobs = [job for job in jobs if not job.cancelled.is_set()]  # no prefill for a client that has left
+        if not jobs:
+            return
+        self.on_batch(len(jobs))
+        try:
+            for job in jobs:
+                job.start()
+            self._decoding.join(jobs)
+        except CannotJoin:
+            self._can_join = False
+            self._answer(jobs)
+        except Exception:  # one bad request must not harm others
+            joined = {id(job) for job in self._decoding.jobs}
+            for job in jobs:
+                if id(job) not in joined and job.finish_reason is None:
+                    self._answer([job])
+
+    def _step(self) -> None:
+        if not self._decoding:
+            return  # who waited has left
+        try:
+            self._decoding.step()
+        except Exception:  # of memory, say
+            for job in self._decoding.clear():
+                if job.finish_reason is None:
+                    self._answer([job])
 
     def _answer(self, jobs: list[Job]) -> None:
         """Answer all jobs together or, if that fails, each alone, so that one bad request does not harm others."""
@@ -278,14 +237,8 @@ class _Progress(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
         for row, (job, token) in enumerate(zip(self.jobs, input_ids[:, -1].tolist(), strict=True)):
-            if job.cancelled.is_set():
-                job.finish_reason = "cancelled"
-            elif job.finish_reason is not None:
-                continue
-            elif token in self.end_ids:
-                job.finish_reason = "stop"
-            else:
-                top = job.top_logprobs
-                job.add(token, None if top is None else self.logprobs.of(row, token, top))
+            top = job.top_logprobs
+            wanted = top is not None and job.finish_reason is None
+            job.take(token, self.end_ids, self.logprobs.of(row, token, top or 0) if wanted else None)
         done = [job.finish_reason is not None for job in self.jobs]
         return torch.tensor(done, dtype=torch.bool, device=input_ids.device)

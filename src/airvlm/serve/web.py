@@ -187,7 +187,7 @@ def make_page(
                 notes["image"] = gr.HTML(elem_id="image-note")
                 gallery = gr.Gallery(
                     [(str(one.path), one.alt) for one in shown],
-                    label="Examples (the first one was picked)",
+                    label="Examples" + (" (the first was chosen because answers differ)" if vlm.name == "tiny" else ""),
                     columns=len(shown),
                     rows=1,
                     height="auto",

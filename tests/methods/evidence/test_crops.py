@@ -1,5 +1,6 @@
 """Crops: where they are, and the visual tokens that the encoder makes of them."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.evidence.crops import (
     Box,
     CropPlan,
+    CropQueue,
     CropTokens,
     _shrink_to_input,
     crop_boxes,
@@ -258,3 +260,24 @@ def test_a_tower_of_one_size_refuses_another(llava: Any) -> None:
         CropBlend(crop_size=64)(parts.model, processor, images=[small_models.sample_image(1)])
     with pytest.raises(ValueError, match=message):
         tokens_of(llava, [small_models.sample_image(1)], replace(PLAN, side=64))
+
+
+def test_crops_that_were_prepared_in_another_thread_are_not_cut_again(
+    llava: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, processor = llava
+    images = [small_models.sample_image(i) for i in (1, 2)]
+    expected = tokens_of(llava, images)
+    cache_of(parts.model).clear()
+    keys = [content_key(image) for image in images]
+    thread = threading.Thread(target=CropQueue(parts, processor, images[:1], keys[:1], PLAN).prepare)
+    thread.start()
+    thread.join()
+    cut: list[Any] = []
+    crops = CropQueue._crops
+    monkeypatch.setattr(CropQueue, "_crops", lambda self, image, boxes: cut.append(image) or crops(self, image, boxes))
+    found = CropQueue(parts, processor, images, keys, PLAN).finish()
+    assert cut == [images[1]]  # the first one was ready
+    for key, one in zip(keys, expected, strict=True):
+        torch.testing.assert_close(found[key].tokens, one.tokens, rtol=1e-4, atol=1e-5)
+        assert found[key].boxes == one.boxes

@@ -11,6 +11,7 @@ import copy
 import math
 import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from airvlm.inputs.cache import cache_of, provenance
+from airvlm.inputs.builder import OtherLayout, own_pixels
+from airvlm.inputs.cache import cache_of, provenance, serial
 from airvlm.inputs.shrink import LARGE, reduce_for_crops, usable_side
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import without_methods
@@ -156,6 +158,13 @@ def _random_crop(W: int, H: int, draw: random.Random) -> Box:
 # -- crops as visual tokens
 
 
+class PreparedCrop(NamedTuple):
+    """A crop whose pixels the image processor has made already."""
+
+    size: tuple[int, int]  # its width and height in the image
+    inputs: dict[str, Tensor]  # of the encoder
+
+
 class CropQueue:
     """Crops of images that are not in the cache, on their way through the vision tower.
 
@@ -184,10 +193,34 @@ class CropQueue:
         self.parts, self.processor, self.plan, self.made_by = parts, processor, plan, made_by
         self._images = dict(zip(keys, images, strict=True))
         self._found: dict[str, CropTokens] | None = None  # by key; looked up when the first crop is needed
-        self._waiting: list[AnyImage] = []  # crops that were not taken
+        self._waiting: list[AnyImage | PreparedCrop] = []  # crops that were not taken
         self._layouts: dict[str, list[Box]] = {}  # the boxes of each image that is not in the cache
         self._tokens: list[Tensor] = []  # (N, d) per crop that was encoded
         self._taken = 0  # crops in the tower now
+
+    def prepare(self) -> None:
+        """Cut the crops and make their pixels ahead, for another queue that needs them: in another thread, say."""
+        cache, parts = cache_of(self.parts.model), self.parts
+        if parts.layout == "tiles":
+            return
+        made_by = provenance(parts.model, self.processor)
+        for key, image in self._images.items():
+            if isinstance(image, Tensor) or cache.get("crops", (key, self.plan, made_by)) is not None:
+                continue
+
+            def cut(missing: list[Any], image: Image.Image = image) -> list[list[PreparedCrop]]:
+                crops = self._crops(image, self._boxes(image))
+                pieces = own_pixels(self._pixels(crops), len(crops), parts.layout)
+                return [[PreparedCrop(crop.size, piece) for crop, piece in zip(crops, pieces, strict=True)]]
+
+            with suppress(OtherLayout):  # crops cannot be told apart: they are cut when they are needed
+                cache.get_or_compute("pixels", [self._pixels_key(key)], cut)
+
+    def _pixels_key(self, key: str) -> Hashable:
+        return key, self.plan, serial(getattr(self.processor, "image_processor", self.processor))
+
+    def _boxes(self, image: AnyImage) -> list[Box]:
+        return crop_boxes(_size(image), self.plan.num_crops, self.plan.layout, self.plan.seed)
 
     def take(self, room: int | None = None) -> Mapping[str, Tensor] | None:
         """The image inputs of the next crops, as many as fit into one call of the tower; None if there are none.
@@ -199,9 +232,12 @@ class CropQueue:
         if self._found is None:
             self._found = self._look_up()
         left, count = self.parts.max_crop_batch if room is None else room, 0
-        for views in self.parts.count_views([_size(crop) for crop in self._waiting]):
+        sizes = [_size(crop) for crop in self._waiting]
+        for crop, views in zip(self._waiting, self.parts.count_views(sizes), strict=True):
             left -= views
             if left < 0 and (count or room is not None):
+                break
+            if type(crop) is not type(self._waiting[0]):  # prepared crops and others take different ways
                 break
             count += 1
         batch, self._waiting, self._taken = self._waiting[:count], self._waiting[count:], count
@@ -209,7 +245,13 @@ class CropQueue:
             return None
         if isinstance(batch[0], Tensor):
             return {"pixel_values": torch.stack([crop for crop in batch if isinstance(crop, Tensor)])}
-        crops = [crop for crop in batch if not isinstance(crop, Tensor)]
+        if isinstance(batch[0], PreparedCrop):
+            ready = [crop.inputs for crop in batch if isinstance(crop, PreparedCrop)]
+            return {name: torch.cat([own[name] for own in ready]) for name in ready[0]}
+        return self._pixels([crop for crop in batch if isinstance(crop, Image.Image)])
+
+    def _pixels(self, crops: list[Image.Image]) -> Mapping[str, Tensor]:
+        """The image inputs of crops, at the plan's size."""
         if self.plan.side is None:
             return self.parts.pixels(self.processor, crops)
         if self.parts.views_per_crop is None:
@@ -226,8 +268,9 @@ class CropQueue:
             if known is not None:
                 found[key] = known
                 continue
-            self._layouts[key] = crop_boxes(_size(image), self.plan.num_crops, self.plan.layout, self.plan.seed)
-            self._waiting += self._crops(image, self._layouts[key])
+            self._layouts[key] = self._boxes(image)
+            prepared = cache_of(self.parts.model).get("pixels", self._pixels_key(key))
+            self._waiting += prepared or self._crops(image, self._layouts[key])
         return found
 
     def give(self, tokens: Sequence[Tensor]) -> None:
@@ -314,7 +357,7 @@ def _resizing_to(processor: Any, side: int) -> Any:
     return changed
 
 
-def _size(image: AnyImage) -> tuple[int, int]:
+def _size(image: AnyImage | PreparedCrop) -> tuple[int, int]:
     """Width and height."""
     return (image.shape[-1], image.shape[-2]) if isinstance(image, Tensor) else image.size
 
