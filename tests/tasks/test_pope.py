@@ -151,6 +151,15 @@ def test_answers_in_the_documented_format_are_matched_by_id(tmp_path: Path) -> N
     assert scores.metrics["accuracy"] == 100 and scores.notes == ()
 
 
+def test_a_question_id_counts_before_an_id(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"id": 1, "question_id": 2, "text": "No"},
+        {"id": 2, "question_id": 1, "text": "Yes"},
+    ]
+    scores = score_file(Pope(), _write(tmp_path / "own.jsonl", rows), _truth(tmp_path))
+    assert scores.metrics["accuracy"] == 100
+
+
 def test_answers_without_ids_are_matched_line_by_line_with_a_note(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"answer": "Yes"}, {"answer": "No"}]
     scores = score_file(Pope(), _write(tmp_path / "own.jsonl", rows), _truth(tmp_path))

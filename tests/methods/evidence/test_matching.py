@@ -193,6 +193,16 @@ def test_geometry_brings_a_crop_of_the_whole_image_back_to_its_places() -> None:
     torch.testing.assert_close(found.projected, whole.tokens[0][found.prototypes])
 
 
+def test_geometry_of_several_images_is_that_of_each_alone() -> None:
+    boxes = (Box(0, 0, 8, 8), Box(0, 0, 4, 4), Box(4, 4, 8, 8))
+    given = [CropTokens(boxes, (8, 8), tokens(seed, 3, 4, D), None) for seed in (1, 2)]
+    Z = [tokens(seed, 16, D) for seed in (3, 4)]
+    spec = replace(PROJECTED, match="geometry")
+    for own, z, crop in zip(gather_evidence(Z, given, spec), Z, given, strict=True):
+        [alone] = gather_evidence([z], [crop], spec)
+        torch.testing.assert_close(own.projected, alone.projected)
+
+
 def test_geometry_leaves_places_that_no_crop_shows() -> None:
     corner = CropTokens((Box(0, 0, 4, 4),), (8, 8), tokens(1, 1, 4, D), None)
     spec = EvidenceSpec(None, 0.1, match="geometry")
