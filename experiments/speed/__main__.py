@@ -12,6 +12,7 @@ import time
 
 # Options that shorten a full run
 FULL: dict[str, list[str]] = {
+    "start": ["--rounds", "3"],
     "decode": ["--rounds", "3"],
     "prefill": ["--rounds", "2"],
     "crops": ["--crops", "2", "--rounds", "1"],
@@ -19,6 +20,7 @@ FULL: dict[str, list[str]] = {
 }
 # All benchmarks, with the options of a quick run
 QUICK: dict[str, list[str]] = {
+    "start": ["--rounds", "1"],
     "transport": ["--images", "8", "--rounds", "1"],
     "new_image": ["--rounds", "2"],
     "second": ["--rounds", "4", "--layers", "2"],

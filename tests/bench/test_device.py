@@ -133,8 +133,8 @@ def test_a_device_that_is_not_there_is_refused_at_once() -> None:
 
 
 def test_layers_are_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_layers("cpu") == 2
+    assert find_layers("cpu") == 4
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (24 * 10**9, 24 * 10**9))
     assert 24 <= find_layers("cuda") <= DEPTH
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 * 10**9, 8 * 10**9))
-    assert 2 <= find_layers("cuda") < 12
+    assert 4 <= find_layers("cuda") < 12
