@@ -136,6 +136,11 @@ def test_a_calibrated_setting_is_marked_and_spelled_without_the_path_of_its_arti
     assert "`deco:alpha=0.3` (calibrated)" in text
 
 
+def test_the_page_has_the_facts_of_every_method_of_the_registry() -> None:
+    page = leaderboard_html(board(VANILLA, *(row(name, 1.0, 0.5, 2.0) for name in METHODS)))
+    assert page.count("<summary>") == len(METHODS) and page.count("<dt>decoding</dt>") > 30
+
+
 def test_all_stands_for_every_method_that_needs_nothing_from_the_user() -> None:
     chosen, skipped = choose_methods(["all"])
     assert {"air", "crop-blend", "vcd", "pai", "nullu", "cut-off"} <= set(chosen)

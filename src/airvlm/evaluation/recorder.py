@@ -18,6 +18,7 @@ from airvlm.inputs.builder import Request, group_by_length
 from airvlm.methods.base import Method
 from airvlm.methods.biases import find_end_tokens, find_spellings
 from airvlm.methods.composed import Composed
+from airvlm.methods.controls import OtherImage
 from airvlm.report import Report
 from airvlm.runtime.intervention import Context, GenerateCall, Intervention
 from airvlm.vlm import VLM, Answer
@@ -100,9 +101,13 @@ def _trace_yes(
     ranges: dict[int, list[tuple[float, float, Derived]]] = {i: [] for i in range(len(rows))}
     biases = dict.fromkeys(range(len(rows)), 0.0)
     for _ in range(ROUNDS):
-        indices = list(biases)
-        runs = _run(vlm, [rows[i] for i in indices], method, "yes-bias", list(biases.values()), generation)
+        # rows that are settled are asked again only where the others' answers depend on them
+        indices = list(range(len(rows))) if _mixes_rows(method) else list(biases)
+        asked = [biases.get(i, 0.0) for i in indices]
+        runs = _run(vlm, [rows[i] for i in indices], method, "yes-bias", asked, generation)
         for i, run in zip(indices, runs, strict=True):
+            if i not in biases:
+                continue
             held = answers.get(i)
             spent = run.answer.seconds + (0.0 if held is None else held.seconds)
             answers[i] = replace(held or run.answer, seconds=spent)
@@ -122,6 +127,12 @@ def _trace_yes(
         Traced(answers[i], {"refused": problems[i]} if i in problems else yes_trace(ranges[i]))
         for i in range(len(rows))
     ]
+
+
+def _mixes_rows(method: Method | None) -> bool:
+    """Whether a row's answer depends on the other rows of its batch: with another image's crops it does."""
+    parts = method.methods if isinstance(method, Composed) else (method,)
+    return any(isinstance(part, OtherImage) for part in parts)
 
 
 # -- one run

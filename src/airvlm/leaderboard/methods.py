@@ -65,7 +65,7 @@ def make_artifacts(vlm: VLM, names: Iterable[str], specs: Sequence[TaskSpec], fo
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 make_artifact(vlm, type(method), _calibration_images(specs[0]), progress=True).save(path)
-            method = type(method)(artifact=str(path))
+            method = replace(method, artifact=str(path))
         if method is not None:
             methods[name] = method
     return methods

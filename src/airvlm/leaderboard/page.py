@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.leaderboard.board import Board, Row, describe, explained_text, figure_text, gain_text
+from airvlm.methods.controls import Wrapper
 from airvlm.methods.names import METHODS
 from airvlm.reporting.answers import AnswerCard, answer_cards
 from airvlm.reporting.page import render_page
@@ -67,7 +68,7 @@ def _facts(row: Row) -> dict[str, str]:
     """What is known of a method; a board of somebody else may have methods that are not installed here."""
     facts = {"acts on": row.site, "paper": row.paper or "none: our own, or a control"}
     kind = METHODS.get(row.name)
-    if kind is not None:
+    if kind is not None and not issubclass(kind, Wrapper):  # a wrapper has what the method inside it has
         facts["passes"] = kind.cost
         facts["needs"] = kind.data or "nothing beside image and question"
         facts["decoding"] = ", ".join(kind.decoding)
