@@ -101,3 +101,22 @@ def test_known_language_models(kind: str, size: int, depth: int, vocabulary: int
             find_dimensions(VAR(), context)  # type: ignore[arg-type]
     else:
         assert find_dimensions(VAR(), context) == expected  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_sinks_of_a_cached_turn_are_those_of_the_same_layer() -> None:
+    model, processor = small_models.shared_model("llava")
+    images = [small_models.sample_image(seed) for seed in (1, 2)]
+    text = "USER: <image> is there a fork ? ASSISTANT: two . <image> how many ASSISTANT:"
+    batch = small_models.build_inputs(processor, [(text, images)])
+    ids, pixels = batch["input_ids"], batch["pixel_values"]
+    visual = ids[0] == IMAGE
+    split = int((visual[1:] & ~visual[:-1]).nonzero()[-1]) + 1  # the second image begins
+    method = VAR(**OPTIONS, layers=(1, 4))
+    with method(model):
+        expected = model(input_ids=ids, pixel_values=pixels).logits[:, split:]
+    assert (model(input_ids=ids, pixel_values=pixels).logits[:, split:] - expected).abs().max() > 1e-3
+    with method(model):
+        cache = model(input_ids=ids[:, :split], pixel_values=pixels[:1], use_cache=True).past_key_values
+        found = model(input_ids=ids[:, split:], pixel_values=pixels[1:], past_key_values=cache).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -59,6 +59,17 @@ def test_a_row_fires_once_per_pass_in_the_first_unsure_layer(parts: ModelParts) 
     assert lens.highest is not None and lens.highest[~first[:, 0]].gt(0.999).all()
 
 
+def test_the_highest_uncertainty_is_that_of_any_layer(parts: ModelParts) -> None:
+    lens = EntropyLens(parts, Trigger(2.0))  # never fires
+    lens.start_pass(forward_pass(2, 1, 0), torch.ones(2, dtype=torch.bool))
+    layers = [states(2, 1, seed=seed) for seed in range(3)]
+    layers[1] *= 0  # flat
+    for h in layers:
+        lens.read(forward_pass(2, 1, 0), h)
+    assert lens.highest is not None and lens.highest.tolist() == pytest.approx([1.0, 1.0])
+    assert uncertainty(parts, layers[-1]).max() < 0.999
+
+
 def test_rows_that_have_nothing_to_inject_never_fire(parts: ModelParts) -> None:
     lens = EntropyLens(parts, Trigger(0.0))
     lens.start_pass(forward_pass(2, 3, 2), torch.tensor([True, False]))

@@ -450,3 +450,14 @@ def test_a_calibration_of_another_model_warns(llava: Any, tmp_path: Path) -> Non
             warnings.simplefilter("always")
             Method.load(path)(model, processor)
         assert sum("calibrated on" in str(w.message) for w in caught) == warns
+
+
+@torch.no_grad()
+def test_a_decoder_that_is_called_on_its_own_is_left_alone(llava: Any) -> None:
+    model, batch = llava
+    decoder = model.get_decoder()
+    embeds = torch.randn(1, 3, small_models.WIDTH, generator=torch.Generator().manual_seed(0))
+    expected = decoder(inputs_embeds=embeds).last_hidden_state
+    with Scale(embeds=2.0)(model):
+        logits(model, batch)
+        assert torch.equal(decoder(inputs_embeds=embeds).last_hidden_state, expected)

@@ -102,3 +102,20 @@ def test_a_file_without_answers_and_a_file_of_questions_are_errors(tmp_path: Pat
 def test_values_come_in_the_order_of_the_keys() -> None:
     values, coverage = match_entries(["a", "b"], [Entry("b", 2), Entry("a", 1)], Path("f"))
     assert values == [1, 2] and coverage.complete
+
+
+@dataclass(frozen=True)
+class CapitalsOfFolder(Capitals):
+    def items(self, limit: int | None = None, split: str = "test") -> list[Item]:
+        assert self.data is not None
+        return [Item(key, None, "?", truth) for key, truth in json.loads((self.data / "truth.json").read_text())]
+
+
+def test_truth_takes_the_place_of_the_tasks_data(tmp_path: Path) -> None:
+    for folder, capital in (("own", "Roma"), ("other", "Rome")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "truth.json").write_text(json.dumps([["it", capital]]))
+    file = _write(tmp_path / "a.jsonl", {"id": "it", "text": "Rome"})
+    task = CapitalsOfFolder(tmp_path / "own")
+    assert score_file(task, file).metrics["accuracy"] == 0.0
+    assert score_file(task, file, tmp_path / "other").metrics["accuracy"] == 100.0

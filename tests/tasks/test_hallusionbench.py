@@ -142,3 +142,17 @@ def test_answers_in_the_documented_format_are_graded(tmp_path: Path) -> None:
     lines = [json.dumps({"id": item.id, "text": "Yes"}) for item in task.items()]
     (tmp_path / "answers.jsonl").write_text("\n".join(lines))
     assert score_file(task, tmp_path / "answers.jsonl").metrics["aAcc"] == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize(
+    ("answers", "right", "inconsistent", "wrong"),
+    [(["Yes", "No"], 100, 0, 0), (["Yes", "Yes"], 0, 100, 0), (["No", "Yes"], 0, 0, 100)],
+)
+def test_a_figure_is_right_inconsistent_or_wrong(
+    tmp_path: Path, answers: list[str], right: int, inconsistent: int, wrong: int
+) -> None:
+    both = [record("1", "1", str(i), truth=truth, filename="./VS/chart/0_1.png") for i, truth in enumerate("10")]
+    (tmp_path / "HallusionBench.json").write_text(json.dumps(both))
+    task = HallusionBench(tmp_path, grading="string")
+    found = task.score(task.items(), answers).metrics
+    assert [found[name] for name in ("fAcc", "figure_inconsistent", "figure_wrong")] == [right, inconsistent, wrong]

@@ -1,5 +1,6 @@
 """Evidence against its definitions, evaluated crop by crop."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,17 @@ def prototype_tokens() -> Tensor:
 def test_distances_are_the_transport_costs_of_each_crop_alone() -> None:
     costs = [sinkhorn(cosine_cost(prototype_tokens(), x), 0.1).cost for x in crops().tokens]
     torch.testing.assert_close(evidence().distances, torch.stack(costs), rtol=0, atol=1e-6)
+
+
+def test_evidence_tells_how_the_transport_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = evidence()
+    assert solved.converged and solved.iterations > 1
+    once = functools.partial(sinkhorn, max_iterations=1)
+    monkeypatch.setattr("airvlm.methods.evidence.matching.sinkhorn", once)
+    stopped = evidence()
+    assert not stopped.converged and stopped.iterations == 1
+    without = evidence(mean_token=True)  # nothing is solved, so nothing failed
+    assert without.converged and without.iterations == 0
 
 
 def test_the_cosine_distance_is_the_mean_cost() -> None:

@@ -178,3 +178,35 @@ def test_two_contrasts_at_once_follow_beams() -> None:
     with both(model):
         cached, fresh = (generate(model, batch, num_beams=3, use_cache=use) for use in (True, False))
     assert torch.equal(cached.sequences, fresh.sequences)
+
+
+@torch.no_grad()
+def test_of_a_plain_pass_only_text_that_both_streams_end_with_is_contrasted() -> None:
+    model, processor = small_models.shared_model("llava")
+    rows = small_models.sample_rows()
+    batch = small_models.build_inputs(processor, [rows[0], rows[3]])
+    parts = ModelParts.of(model)
+    edited = edit_prompts(parts, dict(batch), remove_images(parts))
+    shared = edited.pop("common_suffix").tolist()
+    main, other = model(**batch).logits, model(**edited).logits
+    with Contrast("no image")(model):
+        found = model(**batch).logits
+    assert found.shape == main.shape and other.shape[1] < main.shape[1]
+    for r, count in enumerate(shared):
+        real = batch["attention_mask"][r, :-count].bool()
+        assert 0 < count < len(other[r]) and torch.equal(found[r, :-count][real], main[r, :-count][real])
+        expected = 2 * main[r, -count:] - other[r, -count:]
+        torch.testing.assert_close(found[r, -count:], expected, rtol=1e-3, atol=5e-3)
+
+
+def test_each_row_and_position_has_its_own_cut_off() -> None:
+    model, processor = small_models.shared_model("llava")
+    rows = small_models.sample_rows()
+    batch = small_models.build_inputs(processor, [rows[0], rows[3]])
+    with Contrast(beta=0.3)(model):
+        out = generate(model, batch)
+    main = plain(model, batch, out.sequences[:, batch["input_ids"].shape[1] :])
+    ratio = (main - main.amax(-1, keepdim=True)).exp()
+    clear = (ratio - 0.3).abs() > 1e-3
+    removed = torch.stack(out.logits, 1) == torch.finfo(torch.float32).min
+    assert torch.equal(removed[clear], (ratio < 0.3)[clear])
