@@ -83,7 +83,6 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
         return ("" if value is None else form.format(scale * value), value)
 
     return [
-        (row.site, None),
         (gain_text(row), row.gain),
         (explained_text(row), row.explained),
         (figure_text(row), row.value),
@@ -92,6 +91,7 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
         number(row.acted, "{:.0f} %", 100),
         number(row.changed, "{:.0f} %", 100),
         number(row.cost, "{:.2f}"),
+        (row.site, None),
     ]
 
 
