@@ -9,12 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.bench.device import DEPTH, ROUNDS, check_device, count_synchronizations, find_layers
+from airvlm.bench.device import (
+    DEPTH,
+    ROUNDS,
+    _generate,
+    _WideProcessor,
+    check_device,
+    count_synchronizations,
+    find_layers,
+)
 from airvlm.bench.wide import WideLlava
 from airvlm.methods import LogitsMethod, option
 from airvlm.runtime.intervention import Context
 from airvlm.testing import small_models
 from airvlm.testing.acting import build_method, list_checked
+from airvlm.testing.method_laws import FLOAT32_ONLY, METHOD_LAWS
 from tests.device.pretend import FIRST, accelerator
 
 
@@ -68,7 +77,11 @@ def test_a_device_is_checked_and_what_breaks_is_told() -> None:
         progress=steps.append,
     )
     assert all(method == "test-fails" for method, *_ in found.broken) and found.broken
-    assert set(found.laws["test-scales"]["llava"].values()) == {"ok"}
+    laws = found.laws["test-scales"]["llava"]
+    assert set(laws.values()) == {"ok"}
+    halved = {law.removesuffix(", in bfloat16") for law in laws if law.endswith(", in bfloat16")}
+    assert halved == {law.name for law in METHOD_LAWS} & set(laws) - set(FLOAT32_ONLY)
+    assert "strength 0 is vanilla bit for bit" in halved
     costs = {cost["method"]: cost for cost in found.costs}
     assert costs["vanilla"]["prefill"] == costs["vanilla"]["decode"] == [1.0] * ROUNDS
     assert len(costs["test-scales"]["decode"]) == ROUNDS and min(costs["test-scales"]["prefill"]) > 0
@@ -78,6 +91,39 @@ def test_a_device_is_checked_and_what_breaks_is_told() -> None:
     assert json.loads(found.to_json())["machine"]["torch"] == torch.__version__
     assert "test-fails on llava" in found.to_markdown() and "| test-scales |" in found.to_markdown()
     assert any(step.startswith("laws of test-scales") for step in steps)
+
+
+@dataclass(frozen=True)
+class LeavesHalf(Scales):
+    """Acts in float32 alone."""
+
+    name: ClassVar[str] = "test-leaves-half"
+
+    def next_logits(self, logits: Tensor, fp: Any, context: Context) -> Tensor:
+        half = next(context.parts.decoder.parameters()).dtype != torch.float32
+        return logits if half else logits * self.factor
+
+
+def test_what_breaks_in_bfloat16_alone_is_told() -> None:
+    found = check_device("cpu", methods={"test-leaves-half": LeavesHalf()}, families=["llava"], layers=1, scale=32)
+    broken = {law for _, _, law, _ in found.broken}
+    assert "it acts, and reports what it did, in bfloat16" in broken
+    assert "it acts, and reports what it did" not in broken
+
+
+def test_laws_that_are_checked_in_float32_alone_are_named() -> None:
+    assert set(FLOAT32_ONLY) < {law.name for law in METHOD_LAWS}
+    page = check_device("cpu", methods={}, families=["llava"], minutes=0).to_markdown()
+    text = " ".join((Path(__file__).parents[2] / "docs/how-to/check-a-device.md").read_text().split())
+    for law in METHOD_LAWS:
+        assert law.name in text, "the documentation says in which dtypes it is checked"
+        assert (f"{law.name} (" in page) == (law.name in FLOAT32_ONLY)
+
+
+def test_methods_with_their_own_defaults_run_on_the_wide_model(tmp_path: Path) -> None:
+    wide = WideLlava(layers=4, tower_layers=2, scale=32)
+    for name in ("ad-hh", "sid", "crops", "vicrop"):  # three name a layer, and one writes a prompt for two images
+        _generate(wide, build_method(name, wide.model, tmp_path, small=False), 0, 2, _WideProcessor())
 
 
 def test_on_an_accelerator_a_law_that_breaks_is_checked_on_the_cpu_too() -> None:

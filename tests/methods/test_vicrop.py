@@ -178,6 +178,11 @@ def test_what_cannot_be_cropped_or_combined_is_refused() -> None:
     with pytest.raises(ValueError, match="vicrop: the visual tokens of llava_next form no grid"):
         with ViCrop(size=16)(model, processor, images=[rows[0][1]], prompts=[rows[0][0]]):
             model.generate(**batch, max_new_tokens=2)
+    model, processor = small_models.shared_model("llava")
+    batch = small_models.build_inputs(processor, rows)
+    with pytest.raises(ValueError, match="the prompt has 0 times '<image>', but 1 images: 'USER: what"):
+        with ViCrop(size=16)(model, processor, images=[rows[0][1]], prompts=["USER: what is left"]):
+            model.generate(**batch, max_new_tokens=2)
     with pytest.raises(ValueError, match="cannot be combined"):
         Composed(ViCrop(), CropBlend())
 

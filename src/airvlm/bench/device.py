@@ -24,14 +24,14 @@ from transformers import BatchFeature
 
 from airvlm.bench.efficiency import noise_image
 from airvlm.bench.resident import begin_peak, peak
-from airvlm.bench.wide import IMAGE, K, WideLlava, wide_processor
+from airvlm.bench.wide import IMAGE, WORDS, K, WideLlava, wide_processor
 from airvlm.inputs.cache import cache_of
 from airvlm.methods.base import Method
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import small_models
 from airvlm.testing.acting import build_method, list_checked
-from airvlm.testing.laws import OK, run_law
-from airvlm.testing.method_laws import FAMILIES, METHOD_LAWS, MethodOnFamily, register_for_now, turn_off
+from airvlm.testing.laws import OK, Law, run_law
+from airvlm.testing.method_laws import FAMILIES, FLOAT32_ONLY, MethodOnFamily, list_laws, register_for_now, turn_off
 
 __all__ = ["DeviceReport", "check_device", "count_synchronizations", "find_layers"]
 
@@ -40,6 +40,9 @@ GPU_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchro
 WAITS = ("aten::_local_scalar_dense",)
 DEPTH, TOKENS, ROUNDS = 32, 16, 3
 LAYER_BYTES = 4 * 4096 * 4096 + 3 * 4096 * 11008  # parameters of one decoder layer at 7B widths
+# As long as the wide model's prompt, whose random token ids no tokenizer reads back
+PROMPT = "the " * 4 + "<image>" + " the" * (WORDS - 5)
+DTYPES = (torch.float32, torch.bfloat16)  # of the small models
 MINUTES = 10.0
 LAWS_FIRST, SPEED = 0.5, 0.8  # shares of the time after which the laws of the first families, and speed, must end
 
@@ -93,6 +96,10 @@ class DeviceReport:
         lines += [f"* minutes: {self.minutes:.1f}", ""]
         lines += [f"Laws: {checked} checked ({pairs} pairs of method and family), {len(self.broken)} broken.", ""]
         lines += [f"* {method} on {family}: {law}: {what}" for method, family, law, what in self.broken]
+        lines += [
+            "",
+            "Checked in float32 alone: " + "; ".join(f"{law} ({why})" for law, why in FLOAT32_ONLY.items()) + ".",
+        ]
         notes = {
             "Broken here and on the CPU": [f"{m} on {f}: {law}: {what}" for m, f, law, what in self.broken_on_cpu],
             "Refused by the method": [f"{m} on {f}: {why}" for m, on in self.refused.items() for f, why in on.items()],
@@ -186,22 +193,28 @@ class _LawChecks:
         with small_models.use_device(device):
             model, _ = small_models.shared_model(family)
             method = build_method(name, model, self.folder) if self.methods is None else self.methods[name]
-            subject = MethodOnFamily(family, method, turn_off(method))
+            subjects = [MethodOnFamily(family, method, turn_off(method), dtype) for dtype in DTYPES]
             with register_for_now(method):
                 try:
-                    subject.acted()
+                    subjects[0].acted()
                 except ValueError as error:  # how a method refuses a model; any other error is a law's to report
                     self.report.refused.setdefault(name, {})[family] = " ".join(str(error).split())[:160]
                     return
                 except Exception:
                     pass
-                found = {law: run_law(law, subject) for law in METHOD_LAWS if law.applies(subject)}
-                self.report.laws.setdefault(name, {})[family] = {law.name: what for law, what in found.items()}
-        failed = [law for law, what in found.items() if what != OK]
+                checks = {_title(law, s): (law, s) for s in subjects for law in list_laws(s)}
+                found = {title: run_law(*check) for title, check in checks.items()}
+                self.report.laws.setdefault(name, {})[family] = found
+        failed = [title for title, what in found.items() if what != OK]
         if failed and torch.device(device).type != "cpu":
             with small_models.use_device("cpu"), register_for_now(method):
-                again = {law.name: run_law(law, subject) for law in failed}
+                again = {title: run_law(*checks[title]) for title in failed}
             self.report.cpu.setdefault(name, {})[family] = again
+
+
+def _title(law: Law[MethodOnFamily], subject: MethodOnFamily) -> str:
+    """The law, and the dtype if it is not float32."""
+    return law.name if subject.dtype == torch.float32 else f"{law.name}, in {str(subject.dtype).removeprefix('torch.')}"
 
 
 def find_layers(device: str) -> int:
@@ -306,7 +319,8 @@ def _generate(wide: WideLlava, method: Method | None, number: int, tokens: int, 
         if method is None:
             wide.model.generate(**inputs, **fixed)
             return
-        with method(wide.model, processor or wide.processor, images=[[image]], check_images=False):
+        own = processor or wide.processor
+        with method(wide.model, own, images=[[image]], prompts=[PROMPT], check_images=False):
             wide.model.generate(**inputs, **fixed)
 
 

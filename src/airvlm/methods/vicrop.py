@@ -88,6 +88,11 @@ class ViCrop(ReAskMethod):
                 continue
             images: list[Image.Image] = []
             pieces = row.prompt.split(unit)
+            if len(pieces) != len(row.images) + 1:
+                raise ValueError(
+                    f"{self.name}: the prompt has {len(pieces) - 1} times {unit!r}, but {len(row.images)} images: "
+                    f"{row.prompt[:80]!r}. Pass the model's own processor, or prompts=[...] with one per image"
+                )
             prompt = pieces[0]
             for image, box, piece in zip(row.images, own, pieces[1:], strict=True):
                 images += [image] if box is None else [image, image.crop(box)]
