@@ -152,7 +152,8 @@ def commands() -> str:
     parts = []
     for name, (_, line) in COMMANDS.items():
         command = load_command(name)
-        context = click.Context(command, info_name=f"airvlm {name}")
+        # click remembers the names of the help option with the first context: those that the command line has
+        context = click.Context(command, info_name=f"airvlm {name}", help_option_names=["-h", "--help"])
         usage = " ".join(command.collect_usage_pieces(context))
         parts.append(f"## {name}\n\n{line}\n\n```text\nairvlm {name} {usage}\n```\n")
         parts.append(_table(["option", "meaning"], _options(command, context)) + "\n")

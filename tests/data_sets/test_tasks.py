@@ -98,7 +98,7 @@ def test_pope_comes_from_the_hub_if_the_other_hosts_are_away(
 
 def test_only_the_images_that_a_split_needs_are_fetched(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airvlm.tasks.chair.IMAGES", 4)
-    monkeypatch.setattr("airvlm.data.catalog.draw_images", lambda ids, seed, split: sorted(ids)[:3])
+    monkeypatch.setattr("airvlm.tasks.chair.draw_images", lambda ids, seed, split: sorted(ids)[:3])
     sources.add_coco(server)
     find_data("chair", say=quiet)
     assert server.count("/val2014/COCO_") == 3

@@ -201,7 +201,7 @@ def test_a_failed_image_is_an_error_of_every_bias_and_is_tried_again(tmp_path):
     assert not any(what in ("vanilla", "eos-bias:bias=1.0") for what, _ in vlm.asked)  # not asked bias by bias
     better = WordsVLM()
     [task] = run(tmp_path, better).tasks.values()
-    assert task.failed(VANILLA) == task.count_failed("eos-bias:bias=1") == 0 and better.asked
+    assert task.count_failed(VANILLA) == task.count_failed("eos-bias:bias=1") == 0 and better.asked
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -172,7 +172,7 @@ def test_one_run_holds_the_texts_of_every_shorter_cap(vlm):
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["vanilla", "crop-blend", "vcd"])
 def test_one_run_and_few_more_rows_hold_the_answers_of_every_bias_on_yes(vlm, parse, spelling):
-    assert compare(vlm, questions(20), parse(spelling), YES, (8,))["distinct"] > 20
+    assert compare(vlm, questions(40), parse(spelling), YES, (8,))["distinct"] > 40
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def test_a_model_type_or_a_model_with_its_processor_is_checked(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("family", "changes", "law"),
     [
-        ("llava", {"layout": "patches"}, "pixels have the declared layout"),
+        ("llava", {"layout": "patches"}, "its parts are found"),
         ("qwen2_5_vl", {"plain_pixels": True}, "pixels have the declared layout"),
         ("internvl", {"one_view": {}, "tiles_key": None}, "images are encoded as if each were alone"),
     ],

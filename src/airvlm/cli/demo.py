@@ -68,7 +68,7 @@ def demo(
       airvlm demo
       airvlm demo --image photo.jpg --output drawings
       airvlm demo --scene 12 --method air --set keep=3
-    With a model of real parts, CLIP and SmolLM2, which come from the hub:
+    With a model of real parts, CLIP and SmolLM2 (needs the network):
       airvlm demo --model smol
     """
     bundled = _find_scene(scene)

@@ -9,7 +9,7 @@ from experiments.speed import crops, decode, memory, memvr, prefill
 from experiments.speed.__main__ import FULL, QUICK
 
 
-@pytest.mark.parametrize("name", [*QUICK, "tokens", "serve", "vllm"])
+@pytest.mark.parametrize("name", [*QUICK, "tokens", "load", "vllm"])
 def test_every_benchmark_is_a_module_with_a_main(name):
     assert callable(import_module(f"experiments.speed.{name}").main)
 
