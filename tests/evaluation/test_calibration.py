@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,12 @@ from airvlm.evaluation.calibration import (
     searched_options,
     split_task,
 )
+from airvlm.evaluation.evaluate import curve_methods
 from airvlm.evaluation.plan import Batch, EvalItem, ModelInfo, TaskSpec
 from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.statistics import FEW, Estimate
 from airvlm.evaluation.store import Record, Store
+from airvlm.evaluation.trade_off import TradeOff
 from airvlm.evaluation.workers import Shard
 from airvlm.tasks import load_task
 
@@ -281,6 +284,7 @@ def test_a_budget_that_cannot_be_meant_is_refused(text: str) -> None:
 def test_a_setting_that_is_dropped_saves_its_answers_and_not_what_all_share() -> None:
     price = Price(shared=0.4, each=0.02)
     assert math.isclose(price.item(10), 0.6) and math.isclose(price.item(4), 0.48)
+    assert price.item(0) == 0  # without a setting nothing is asked
 
 
 def test_what_is_left_buys_no_more_than_it_pays() -> None:
@@ -361,6 +365,30 @@ def test_a_default_that_may_lose_recall_stays_and_its_companion_is_tried_once(mo
     assert choose_survivors(stage, 1.0) == [helped.candidate, default.candidate]
 
 
+@pytest.mark.parametrize(
+    ("x", "slope", "companion", "bias"),
+    [
+        ("Cover", 0.5, None, -4.0),  # two points of recall at half a point per bias
+        ("Cover", 4.0, None, -0.5),
+        ("Cover", 0.0, None, None),  # the control restores nothing
+        ("yes_ratio", 0.5, None, None),
+        ("Cover", 0.5, EOSBias(-1.0), None),  # it has one
+    ],
+)
+def test_a_companion_gives_back_the_recall_that_a_setting_loses(
+    x: str, slope: float, companion: EOSBias | None, bias: float | None
+) -> None:
+    trade = TradeOff(x, ("CHAIR",), "eos-bias", (-1.0, 1.0))
+    low, high = (next(iter(curve_methods(trade, [one]))) for one in trade.biases)
+    values = {low: 50 + slope, high: 50 - slope}
+    task = SimpleNamespace(trade_off=trade, sample=lambda label: SimpleNamespace(value=lambda name: values[label]))
+    candidate = Candidate(CropBlend(), CropBlend(weight=0.5), companion)
+    measured: Any = SimpleNamespace(candidate=candidate, recall_change=Estimate(-2.0, -3.0, -1.0, 0.5, 9))
+    stage: Any = SimpleNamespace(tasks={"t": task})
+    found = calibration._add_companion(measured, stage)
+    assert found == (None if bias is None else replace(candidate, companion=EOSBias(bias)))
+
+
 def test_the_result_is_a_method_that_loads_again(tmp_path: Path) -> None:
     good = _settings(6)[2]
     found = _run(tmp_path, Speaker({good.label: 0.05}), 6)
@@ -431,6 +459,11 @@ def test_values_lie_in_the_ranges_that_the_options_declare(name: str) -> None:
             if not isinstance(value, tuple | str):
                 assert low <= value <= high
                 assert type(value) is not bool
+
+
+def test_a_range_is_of_whole_numbers_if_both_of_its_ends_are() -> None:
+    assert [calibration._value((0, 3), t, "x", 4) for t in (0.0, 0.5, 0.99)] == [0, 2, 3]
+    assert [calibration._value((0, 1.5), t, "x", 4) for t in (0.0, 0.5)] == [0, 0.75]
 
 
 def test_vanilla_cannot_be_searched() -> None:

@@ -442,3 +442,12 @@ def test_without_a_folder_answers_go_to_one_of_the_models_own(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     found = run(None, tasks=["fake-captions"], curve=False, limit=2)
     assert str(found.folder) == "airvlm-runs/fake-fake-1" and (found.folder / FILE).is_file()
+
+
+def test_progress_in_a_file_says_what_is_left_unless_nothing_is(capsys):
+    batches = [SimpleNamespace(items=["a"])] * 2
+    for total, says in ((batches * 2, "2 of 4 answers, about"), (batches, "2 of 2 answers\n")):
+        with spread._show_progress(total, [], True) as done:
+            for batch in batches:
+                done(batch)
+        assert says in capsys.readouterr().err

@@ -82,3 +82,13 @@ def test_who_asked_is_written_down_once(folder):
         evaluate(FakeVLM(), ["fake-captions"], {}, out=folder, command=command, **OPTIONS)
     [known] = Results.load(folder).commands
     assert known["date"] == "2026-01-03 10:00" and known["versions"]["torch"]
+
+
+def test_limits_of_the_first_format_alone_are_refused(folder):
+    content = read_manifest(folder)
+    assert content["format"] == 2
+    [task] = content["tasks"].values()
+    for written, limit in ((2, 4), (1, None)):
+        task["limit"] = limit
+        (folder / MANIFEST).write_text(json.dumps({**content, "format": written}))
+        assert read_manifest(folder)["format"] == written

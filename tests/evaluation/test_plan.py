@@ -15,7 +15,9 @@ from airvlm.evaluation.plan import (
     choose_items,
     image_digest,
     plan_batches,
+    split_method,
 )
+from airvlm.methods import VAF, Composed, CropBlend, EOSBias
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item
 
@@ -163,3 +165,11 @@ def test_a_spec_says_how_many_images_were_left_out():
         "10 items on 5 images (25 of 30 images left out by limit=5)"
     )
     assert TaskSpec.of("fake-questions").sample_text == "60 items on 30 images"
+
+
+def test_a_control_that_acts_last_is_split_off():
+    first, second, control = CropBlend(weight=0.5), VAF(), EOSBias(-1.5)
+    assert split_method(first) == (first, "", 0.0)
+    assert split_method(control) == (None, "eos-bias", -1.5)
+    assert split_method(Composed(first, control)) == (first, "eos-bias", -1.5)
+    assert split_method(Composed(first, second, control)) == (Composed(first, second), "eos-bias", -1.5)

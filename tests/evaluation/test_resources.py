@@ -119,3 +119,9 @@ def test_without_a_model_at_hand_there_is_still_a_size():
 
 def test_the_cores_and_the_memory_of_this_machine_are_found():
     assert resources.free_memory("cpu") > 0 and resources.count_cores() >= 1
+
+
+def test_a_model_without_known_weights_stays_in_one_process():
+    for model in (None, object()):
+        found = choose_resources(SimpleNamespace(model=model), 10_000, batch_size=1)
+        assert (found.workers, found.threads) == (1, None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes import FakeCaptions, FakeQuestions, FakeVLM
 
+from airvlm.evaluation import run
 from airvlm.evaluation.evaluate import evaluate
 from airvlm.evaluation.plan import Batch, ModelInfo, TaskSpec, plan_batches
 from airvlm.evaluation.run import generate_batch, run_batches
@@ -142,3 +144,18 @@ def test_a_composed_method_is_stored_part_by_part_without_times(vlm):
     assert [part["name"] for part in record.report["parts"]] == ["air", "eos-bias"]
     assert all("seconds" not in part and "method" not in part for part in record.report["parts"])
     assert len(record.report["parts"][0]["crops"][0]) == 4
+
+
+def test_a_file_that_the_next_batch_asks_about_is_not_read_again(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(run, "load_image", lambda path: opened.append(Path(path).name) or Path(path).name)
+    for name in "ab":
+        (tmp_path / name).touch()
+
+    def batch(names):
+        items = [SimpleNamespace(image=tmp_path / name, key=SimpleNamespace(image=name)) for name in names]
+        return SimpleNamespace(items=items)
+
+    before: dict[str, Any] = {}
+    assert [run._read_images(batch(names), before) for names in ("aa", "ab", "b")] == [["a", "a"], ["a", "b"], ["b"]]
+    assert opened == ["a", "b"]

@@ -318,3 +318,13 @@ def test_long_sequences_are_added_to_in_chunks(parts: Any, monkeypatch: pytest.M
     monkeypatch.setattr("airvlm.runtime.intervention.CHUNK", 4)
     chunks = reinforce(ffn, x, Z, strength=0.2, positions_mask=mask)
     torch.testing.assert_close((chunks.out, chunks.ratio), (whole.out, whole.ratio))
+
+
+def test_of_a_long_sequence_only_the_given_positions_change(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffn, x, Z = parts
+    positions = torch.tensor([[0, T - 1]]).expand(B, 2)
+    whole = reinforce(ffn, x, Z, strength=0.2, positions=positions)
+    monkeypatch.setattr("airvlm.runtime.intervention.CHUNK", 4)
+    chunks = reinforce(ffn, x, Z, strength=0.2, positions=positions)
+    torch.testing.assert_close((chunks.out, chunks.ratio), (whole.out, whole.ratio))
+    assert torch.equal(chunks.out[:, 1 : T - 1], ffn[:, 1 : T - 1])

@@ -71,6 +71,7 @@ SEARCHED = {
     },
     "vaf": {"enhance": (0.05, 0.6), "suppress": (0.0, 0.3)},
     "memvr": {"alpha": (0.05, 0.4), "threshold": (0.3, 0.9)},
+    "ritual": {"alpha": (0.25, 4.0)},
     "vcd": {"alpha": (0.25, 2.0), "beta": (0.01, 0.5), "noise_step": (200, 900)},
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from airvlm.methods.hulluedit import HulluEdit
+from airvlm.methods.hulluedit import HulluEdit, main_directions
 from airvlm.testing import check_method, small_models
 from tests.methods.direct import finished, read, rows_with_images
 from tests.methods.families import ALL
@@ -69,6 +69,11 @@ def test_the_last_state_is_edited_before_the_head(method: HulluEdit, family: str
         with torch.no_grad():
             expected = model.get_output_embeddings()(torch.from_numpy(new).float())
         torch.testing.assert_close(out.logits[t][0], expected, rtol=2e-3, atol=5e-3)
+
+
+def test_rows_without_variance_have_no_main_directions() -> None:
+    assert main_directions(torch.ones(4, 6), None, 2).shape == (6, 0)
+    assert main_directions(torch.eye(6)[:2], None, 2).shape == (6, 1)
 
 
 def test_beams_are_refused_and_layers_checked() -> None:

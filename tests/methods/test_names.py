@@ -182,6 +182,7 @@ def test_vanilla_is_the_model_as_it_is(text: str) -> None:
         ("air:keep", "write options as name=value, not 'keep'"),
         ("air:keep=", "keep= has no value; write keep=none to leave it unset"),
         ("air:keep=2,keep=3", "keep is given twice"),
+        ("air:layers=2-x", r"layers = '2-x': give \(first"),
         ("air:layers=9", r"layers = 9: give \(first, one after the last\)"),
         ("crop-blend:weight=nan", "weight = nan: give a finite number"),
         ("air:keep=2,tau=0.1", "keep and tau are both set"),

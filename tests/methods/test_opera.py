@@ -102,12 +102,13 @@ def test_column_scores_are_products_below_the_diagonal() -> None:
     torch.testing.assert_close(found, 1e-7 * torch.tensor([5 * 2 * 3, 1 * 4, 6.0]))
 
 
-def test_one_candidate_is_greedy_decoding() -> None:
+def test_one_candidate_or_no_penalty_is_greedy_decoding() -> None:
     model, processor = small_models.shared_model("llava")
     batch = small_models.build_inputs(processor, rows_with_images())
     plain = model.generate(**batch, max_new_tokens=6, do_sample=False)
-    with OPERA(candidates=1)(model):
-        assert torch.equal(model.generate(**batch, max_new_tokens=6, do_sample=False), plain)
+    for opera in (OPERA(candidates=1), OPERA(candidates=2, weight=1e-9)):
+        with opera(model):
+            assert torch.equal(model.generate(**batch, max_new_tokens=6, do_sample=False), plain)
 
 
 def test_attention_rows_follow_the_beams() -> None:

@@ -98,6 +98,26 @@ def test_faithful_is_unnormalized_unseeded_and_only_samples(monkeypatch: pytest.
     assert len(seen) > 4
 
 
+@pytest.mark.parametrize(
+    ("ritual", "kinds"),
+    [
+        (RITUAL(), SAFE),
+        (RITUAL(transform="all"), VIEWS[1:]),
+        (RITUAL(faithful=True), VIEWS[1:]),
+        (RITUAL(transform="crop"), ("crop",)),
+    ],
+)
+def test_views_are_drawn_from_those_that_are_asked_for(
+    ritual: RITUAL, kinds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+    monkeypatch.setattr("airvlm.methods.ritual.view", lambda image, kind, draw: seen.add(kind))
+    random.seed(0)
+    for key in range(100):
+        ritual.transform_image(Image.new("RGB", (4, 4)), str(key))
+    assert seen == set(kinds)
+
+
 @pytest.mark.parametrize("kind", VIEWS)
 def test_views_have_the_size_of_the_image_and_follow_the_generator(kind: Any) -> None:
     image = small_models.sample_image(3)

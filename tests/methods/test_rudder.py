@@ -101,6 +101,8 @@ def test_the_first_token_is_not_steered() -> None:
         model.generate(**batch, max_new_tokens=1)
     with pytest.raises(ValueError, match="the decoder has 4 layers"):
         RUDDER(layer=4)(model)
+    with pytest.raises(ValueError, match="lowest"):
+        RUDDER(lowest=1.5)
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -73,6 +73,6 @@ def test_faithful_has_the_cut_off_when_sampling() -> None:
 def test_a_layer_that_the_decoder_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="the decoder has 4 layers"):
         answer(SID(layer=4))
-    for options in ({"layer": 0}, {"keep": 0.0}, {"alpha": -1.0}):
+    for options in ({"layer": 0}, {"keep": 0.0}, {"alpha": -1.0}, {"beta": 1.5}):
         with pytest.raises(ValueError, match=next(iter(options))):
             SID(**options)  # type: ignore[arg-type]

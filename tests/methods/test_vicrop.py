@@ -61,6 +61,12 @@ def test_a_planted_peak_is_inside_the_box(row: int, column: int) -> None:
     assert 0 <= left < right <= 720 and 0 <= top < bottom <= 720
 
 
+@pytest.mark.parametrize("size", [(900, 100), (100, 900)])
+def test_a_window_may_be_as_high_or_as_wide_as_the_image(size: tuple[int, int]) -> None:
+    attention = np.random.default_rng(0).random((12, 12))
+    assert find_box(attention, size, 120) == brute_force(attention, size, 120)
+
+
 def test_a_small_image_is_used_whole() -> None:
     assert find_box(np.ones((4, 4)), (300, 200), 336) is None
     model, processor = small_models.shared_model("llava")

@@ -461,3 +461,20 @@ def test_a_decoder_that_is_called_on_its_own_is_left_alone(llava: Any) -> None:
     with Scale(embeds=2.0)(model):
         logits(model, batch)
         assert torch.equal(decoder(inputs_embeds=embeds).last_hidden_state, expected)
+
+
+@torch.no_grad()
+def test_a_mixture_of_experts_is_shown_rows_and_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, processor = small_models.shared_model("qwen3_vl_moe")
+    batch = small_models.build_inputs(processor, small_models.sample_rows()[:3])
+    shown = []
+
+    def note(self: Any, fp: ForwardPass, layer: int, x: Tensor, y: Tensor) -> Tensor:
+        shown.append((x.shape, y.shape))
+        return y
+
+    monkeypatch.setattr(Scaling, "ffn", note)
+    with Scale()(model):
+        logits(model, batch)
+    shape = (*batch["input_ids"].shape, small_models.WIDTH)
+    assert shown == [(shape, shape)]

@@ -166,6 +166,14 @@ def test_pixels_are_limited_per_image_and_per_request(address: str) -> None:
     assert "at most 8" in message(post(address, messages=show(*[uri(data)] * 9)))
 
 
+def test_an_image_may_have_as_many_pixels_as_the_limit(vlm: VLM) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (30, 20)).save(file, "PNG")
+    assert ImageReader(vlm.processor, Limits(pixels=600)).measure([file.getvalue()]) == ((30, 20),)
+    with pytest.raises(ApiError, match="30 x 20 pixels; this server takes at most 599 per image"):
+        ImageReader(vlm.processor, Limits(pixels=599)).measure([file.getvalue()])
+
+
 def test_images_are_reduced_while_they_are_read(vlm: VLM) -> None:
     reader = ImageReader(vlm.processor, Limits())
     assert reader.side == 448

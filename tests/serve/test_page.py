@@ -127,3 +127,8 @@ def test_crops_have_numbers_distances_and_alternative_texts() -> None:
     assert "All 1 crops were used" in crops_html(image, every)
     assert "air-unused" not in crops_html(image, every)
     assert crops_html(image, Report({}, fired=True)) == ""
+
+
+def test_an_answer_is_waited_for_until_it_has_words_or_has_ended() -> None:
+    cards = [Card("a"), Card("b", "A dog"), Card("c", "", seconds=1.0)]
+    assert ["air-waiting" in answers_html([card]) for card in cards] == [True, False, False]

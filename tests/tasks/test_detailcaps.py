@@ -146,3 +146,11 @@ def test_a_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     expected = Graph(("dog",), ("brown",), ())
     assert Capture().parse("A brown dog.") == Capture().parse("A brown dog.") == expected
     assert parsed == ["A brown dog."] and (cache_folder() / "capture.jsonl").is_file()
+
+
+def test_a_file_is_scored_with_the_tasks_own_data_or_those_given(folder: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("\n".join(json.dumps({"id": name, "text": "A car."}) for name in TEXTS))
+    own = score_file(load_task("detailcaps", folder, approximate=True), answers)
+    given = score_file(load_task("detailcaps", approximate=True), answers, folder / "detailcaps.jsonl")
+    assert own.coverage.complete and own.metrics == given.metrics

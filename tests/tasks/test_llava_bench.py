@@ -121,3 +121,13 @@ def test_reviews_that_lack_a_question_of_the_data_are_incomplete(tmp_path: Path)
     assert (scores.coverage.expected, scores.coverage.missing, scores.metrics["all"]) == (2, 1, 50.0)
     alone = score_file(LLaVABench(), tmp_path / "reviews.jsonl")
     assert alone.coverage.complete and "missing answers are not counted" in alone.notes[0]
+
+
+def test_a_review_without_its_text_has_its_scores(tmp_path: Path) -> None:
+    pairs = ([8, 4], [-1, -1])
+    write_lines(
+        tmp_path / "reviews.jsonl",
+        [{"question_id": i, "category": "conv", "tuple": pair} for i, pair in enumerate(pairs)],
+    )
+    scores = score_file(load_task("llava-bench"), tmp_path / "reviews.jsonl")
+    assert (scores.metrics["all"], scores.missing) == (50.0, 1)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from airvlm.tasks import TaskDataMissing, load_task
 from airvlm.tasks.answers import score_file
-from airvlm.tasks.vstar import VStar
+from airvlm.tasks.vstar import LETTERS, VStar
 
 
 def folder_of(folder: Path, each: int = 2) -> Path:
@@ -87,3 +87,14 @@ def test_records_with_their_own_options_need_no_data(tmp_path: Path) -> None:
 def test_missing_data_are_named_with_their_source(tmp_path: Path) -> None:
     with pytest.raises(TaskDataMissing, match=r"direct_attributes.*huggingface"):
         VStar(tmp_path).items()
+
+
+@pytest.mark.parametrize(("count", "refused"), [(1, True), (2, False), (len(LETTERS), False), (len(LETTERS) + 1, True)])
+def test_there_is_a_letter_for_every_option(tmp_path: Path, count: int, refused: bool) -> None:
+    file = folder_of(tmp_path) / "direct_attributes/sa_0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"options": [f"color {i}" for i in range(count)]}))
+    if refused:
+        with pytest.raises(ValueError, match=f"options, not {count}"):
+            VStar(tmp_path).items()
+    else:
+        assert VStar(tmp_path).items()

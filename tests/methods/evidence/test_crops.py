@@ -84,6 +84,7 @@ def test_random_crops_keep_their_scale_and_ratio():
     ("arguments", "message"),
     [
         (((0, 5), 3), "cannot be cropped"),
+        (((5, 0), 3), "cannot be cropped"),
         (((5, 5), -1), "negative"),
         (((5, 5), 3, "grid"), "unknown crop layout 'grid'"),
     ],

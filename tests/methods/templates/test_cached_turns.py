@@ -57,3 +57,16 @@ def test_the_attention_is_ours_until_the_last_of_two_sessions_ends(outer_first: 
     order[1].__exit__(None, None, None)
     assert config._attn_implementation == before
     assert not [name for name in AttentionInterface._global_mapping if name.startswith(PREFIX)]
+
+
+def test_the_attention_is_ours_as_long_as_any_of_three_sessions() -> None:
+    model, _ = build(TEXT, [])
+    config = model.config.text_config
+    before = config._attn_implementation
+    with VAF()(model):
+        with VAF()(model):
+            with VAF()(model):
+                pass
+            assert config._attn_implementation == PREFIX + before
+        assert config._attn_implementation == PREFIX + before
+    assert config._attn_implementation == before

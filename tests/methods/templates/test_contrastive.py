@@ -210,3 +210,24 @@ def test_each_row_and_position_has_its_own_cut_off() -> None:
     clear = (ratio - 0.3).abs() > 1e-3
     removed = torch.stack(out.logits, 1) == torch.finfo(torch.float32).min
     assert torch.equal(removed[clear], (ratio < 0.3)[clear])
+
+
+def test_a_prompt_with_another_end_is_contrasted_in_every_step() -> None:
+    model, processor = small_models.shared_model("llava")
+    parts = ModelParts.of(model)
+    batch = small_models.build_inputs(processor, small_models.sample_rows()[:1])
+
+    def edit(ids: list[int]) -> list[int]:
+        return [*ids[:-1], WORD]
+
+    class Ending(Contrast):
+        def streams(self, context: Context) -> Sequence[Stream]:
+            return [Stream(self.name, context.parts, edit_ids=edit)]
+
+    with Ending()(model):
+        out = generate(model, batch)
+    answers = out.sequences[:, batch["input_ids"].shape[1] :]
+    edited = edit_prompts(parts, dict(batch), edit)
+    assert edited.pop("common_suffix").tolist() == [0]
+    main, other = plain(model, batch, answers), plain(model, edited, answers)
+    torch.testing.assert_close(torch.stack(out.logits, 1), 2 * main - other, rtol=1e-3, atol=5e-3)

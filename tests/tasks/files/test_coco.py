@@ -54,3 +54,13 @@ def test_an_annotation_of_an_unknown_category_is_an_error(coco: Path) -> None:
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"annotation 2, field category_id: the file has no category 99"):
         read_objects(coco)
+
+
+def test_only_the_images_that_are_wanted_are_read(coco: Path) -> None:
+    assert read_objects(coco, "pattern", {"1"}) == {"1": {"dog"}}
+
+
+def test_objects_that_are_no_list_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "objects.json").write_text(json.dumps({"a": "cat"}))
+    with pytest.raises(ValueError, match="field a: expected a list of object names, not 'cat'"):
+        read_objects(tmp_path / "objects.json")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airvlm.tasks.files import reading
 from airvlm.tasks.files.reading import Row, find_file, make_rows, read_json, read_records, read_table
 
 RECORDS = [{"id": 1, "text": "a\nb"}, {"id": 2, "text": "ü"}]
@@ -75,6 +76,30 @@ def test_numbers_are_read_as_tables_write_them() -> None:
     assert _row(label=" Yes ").read_choice("label", choices=("yes", "no")) == "yes"
 
 
+@pytest.mark.parametrize("value", [True, None, [1], "x", "1.5", "1e400"])
+def test_what_is_no_whole_number_is_an_error(value: object) -> None:
+    with pytest.raises(ValueError, match="field n: expected a whole number"):
+        _row(n=value).read_int("n")
+
+
+def test_a_packed_file_may_have_as_many_bytes_as_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, text = tmp_path / "a.json.gz", "[1, 2]"
+    path.write_bytes(gzip.compress(text.encode()))
+    monkeypatch.setattr(reading, "_get_limit", lambda packed: len(text))
+    assert read_json(path) == [1, 2]
+    monkeypatch.setattr(reading, "_get_limit", lambda packed: len(text) - 1)
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        read_json(path)
+
+
+def test_a_damaged_packed_file_is_an_error(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b"[1, 2]"))
+    packed[-8] ^= 1  # of the checksum
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    with pytest.raises(ValueError, match=r"a\.json\.gz: damaged gzip file"):
+        read_json(tmp_path / "a.json.gz")
+
+
 def test_entries_of_a_list_and_of_an_object_are_numbered() -> None:
     assert [row.place for row in make_rows([{}, {}], Path("a"), "image")] == ["image 1", "image 2"]
     assert make_rows({"x": {"n": 1}}, Path("a"), "entry")[0] == {"n": 1}
@@ -84,7 +109,12 @@ def test_entries_of_a_list_and_of_an_object_are_numbered() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"a": 1, "a": 2}', "duplicate key 'a'"), ('{"a": NaN}', "NaN is not a number"), ("[1] 2", "other data follow")],
+    [
+        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
+        ('{"a": NaN}', "NaN is not a number"),
+        ("[1] 2", "other data follow"),
+        ("1" * 401, "a number of 401 digits"),
+    ],
 )
 def test_ambiguous_json_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.json").write_text(text)

@@ -54,3 +54,7 @@ def test_answers_without_a_judge_are_only_measured() -> None:
     scores = score_unjudged({"a": "two words", "b": None}, "no judge")
     assert (scores.metrics, scores.missing) == ({"length": 2.0}, 1)
     assert scores.notes == ("answers read, not judged: no judge",)
+
+
+def test_an_empty_answer_is_none() -> None:
+    assert [Sums().parse(ITEMS[0], text) for text in (" two ", " ", "")] == ["two", None, None]

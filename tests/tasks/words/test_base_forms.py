@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airvlm.tasks.words.base_forms import find_nouns, lemmatize, singularize
+from airvlm.tasks.words.base_forms import find_nouns, lemmatize, lemmatize_noun, singularize
 from airvlm.tasks.words.tokens import tokenize
 
 
@@ -41,3 +41,8 @@ def test_verbs_are_not_nouns() -> None:
     nouns = find_nouns(tokenize(text))
     assert {"dog", "bus", "water", "balloon", "painting"} <= set(nouns)
     assert not {"can", "skate", "board", "hot"} & set(nouns)
+
+
+@pytest.mark.parametrize(("word", "base"), [("firemen", "fireman"), ("specimen", "specimen"), ("omen", "omen")])
+def test_men_are_a_plural(word: str, base: str) -> None:
+    assert lemmatize_noun(word) == base

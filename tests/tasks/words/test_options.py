@@ -46,3 +46,9 @@ def test_an_article_is_not_taken_for_a_letter(answer: str, letter: str | None) -
 )
 def test_vlmevalkits_rules(answer: str, letter: str | None) -> None:
     assert infer_option(answer, CHOICES) == letter
+
+
+def test_an_answer_up_to_twice_as_long_as_all_options_is_searched_for_one() -> None:
+    longest = 2 * sum(map(len, CHOICES.values()))
+    assert infer_option("rabbit".rjust(longest, "x"), CHOICES) == "B"
+    assert infer_option("rabbit".rjust(longest + 1, "x"), CHOICES) is None
