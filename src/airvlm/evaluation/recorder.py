@@ -18,7 +18,6 @@ from airvlm.inputs.builder import Request, group_by_length
 from airvlm.methods.base import Method
 from airvlm.methods.biases import find_end_tokens, find_spellings
 from airvlm.methods.composed import Composed
-from airvlm.methods.controls import OtherImage
 from airvlm.report import Report
 from airvlm.runtime.intervention import Context, GenerateCall, Intervention
 from airvlm.vlm import VLM, Answer
@@ -130,9 +129,9 @@ def _trace_yes(
 
 
 def _mixes_rows(method: Method | None) -> bool:
-    """Whether a row's answer depends on the other rows of its batch: with another image's crops it does."""
+    """Whether a row's answer depends on the other rows of its batch."""
     parts = method.methods if isinstance(method, Composed) else (method,)
-    return any(isinstance(part, OtherImage) for part in parts)
+    return any(part is not None and part.mixes_rows for part in parts)
 
 
 # -- one run

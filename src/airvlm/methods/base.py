@@ -48,6 +48,7 @@ class Method:
     engines: ClassVar[tuple[str, ...]] = ("transformers",)  # where it runs
     exclusive: ClassVar[tuple[str, ...]] = ()  # what only one method of a composition may do: "loop", "re-ask"
     needs_images: ClassVar[bool] = True  # cannot act on a prompt without an image
+    mixes_rows: ClassVar[bool] = False  # a control: a row's answer depends on the other rows of its batch
     needs_pixels: ClassVar[bool] = False  # reads pixels: features encoded beforehand are not enough
     disabled_reason: ClassVar[str | None] = None  # of an instance: why its options make it do nothing
     calibrated_on: ClassVar[str | None] = None  # fingerprint of the model that `load` found its options for

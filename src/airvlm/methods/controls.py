@@ -151,6 +151,7 @@ class OtherImage(CropControlMethod):
 
     name: ClassVar[str] = "other-image"
     summary: ClassVar[str] = "control: crops of another image of the batch"
+    mixes_rows: ClassVar[bool] = True
 
     def crop_control(self) -> CropControl:
         return CropControl(source="other")

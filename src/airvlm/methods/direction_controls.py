@@ -111,6 +111,7 @@ class OtherDirections(DirectionControlMethod):
 
     name: ClassVar[str] = "other-directions"
     summary: ClassVar[str] = "control: the directions of another image of the batch"
+    mixes_rows: ClassVar[bool] = True
 
     def problem_with(self, inner: SteeringMethod) -> str | None:
         return f"{inner.name} has the same directions for every image" if isinstance(inner, ArtifactMethod) else None
