@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from airvlm import ADHH, CRG, MARINE, VAR, VLM, Composed, ProjectAway
+from airvlm.evaluation import recorder
 from airvlm.evaluation.artifacts import make_artifact
 from airvlm.evaluation.recorder import answer_traced, trace_problem
 from airvlm.evaluation.traces import (
@@ -224,6 +226,22 @@ def test_beams_are_refused_and_say_why(vlm, monkeypatch):
     [found] = answer_traced(vlm, captions(1), None, ENDS, max_new_tokens=4, do_sample=False)
     assert found.trace == {"refused": "decoding is not greedy"}
     assert derive_answer(found.trace, "", 0.0, None) is None and trace_covers(found.trace, ENDS, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, ""),
+        ({"num_beams": 2}, "not greedy"),
+        ({"do_sample": True}, "not greedy"),
+        ({"forced_eos_token_id": 2}, "forces the end token"),
+        ({"exponential_decay_length_penalty": (3, 1.1)}, "penalizes long answers"),
+    ],
+)
+def test_a_call_whose_steps_say_nothing_is_refused(options, said):
+    steps = recorder._Steps()
+    steps.start(SimpleNamespace(option=lambda name, default=None: options.get(name, default)))
+    assert said in steps.problem and bool(said) == bool(steps.problem)
 
 
 class Looped(LoopMethod):

@@ -234,3 +234,14 @@ def test_attention_of_the_last_query_is_read_without_eager_attention(family: str
         expected = model(**batch, output_attentions=True).attentions
     for layer in layers:
         torch.testing.assert_close(probe.attention[layer], expected[layer][:, :, -1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("all_positions", [False, True])
+def test_states_of_a_layer_are_read_at_the_last_position_or_at_all(all_positions: bool) -> None:
+    model, processor = small_models.build("llava")
+    batch = small_models.build_inputs(processor, small_models.sample_rows()[:3])
+    probe = run_probe(ModelParts.of(model), dict(batch), sites={"residual": [LAYER]}, all_positions=all_positions)
+    with torch.no_grad():
+        expected = model(**batch, output_hidden_states=True).hidden_states[LAYER + 1]
+    found = probe.states["residual", LAYER]
+    torch.testing.assert_close(found, expected if all_positions else expected[:, -1], rtol=1e-4, atol=1e-5)

@@ -9,7 +9,8 @@ from PIL import Image
 
 from airvlm.methods import VAF, CropBlend
 from airvlm.models.parts import ModelParts
-from airvlm.runtime.image_check import ImagesNotCheckedWarning, WrongImages
+from airvlm.runtime.image_check import ImagesNotCheckedWarning, WrongImages, _process
+from airvlm.runtime.intervention import ForwardPass
 from airvlm.runtime.row_images import RowImages, _assign_rows, split_positions
 from airvlm.testing import small_models
 from airvlm.testing.small_configs import IMAGE_PROCESSORS
@@ -247,6 +248,16 @@ def test_other_settings_of_the_processor_are_not_taken_for_another_image(
             model.generate(**batch, **GREEDY)
 
 
+def test_images_are_processed_with_and_without_several_views() -> None:
+    image = small_models.sample_image(6, (120, 40))
+    parts = ModelParts.of(small_models.shared_model("smolvlm")[0])
+    views = [
+        {own["pixel_values"].shape[1] for own in _process(parts, build_processor("smolvlm", **own), [[image]], [image])}
+        for own in ({}, {"do_image_splitting": False})
+    ]
+    assert views[0] == views[1] and len(views[0]) == 2
+
+
 def test_what_cannot_be_compared_is_said_once() -> None:
     wide = small_models.sample_image(1, (200, 30))  # several tiles, whose features do not tell which image they are of
     model, processor, batch = ask_about("internvl", wide)
@@ -282,3 +293,13 @@ def test_pixels_of_another_layout_are_not_cut_into_crops() -> None:
         rows._by_row([16], SimpleNamespace(generating=False, inputs={"pixel_values": tiles}))  # type: ignore[arg-type]
     found = rows._by_row([16], SimpleNamespace(generating=False, inputs=batch))  # type: ignore[arg-type]
     assert [len(row) for row in found] == [1]
+
+
+def test_images_that_cannot_be_told_apart_are_located_together() -> None:
+    parts = ModelParts.of(small_models.shared_model("llava")[0])
+    rows = RowImages("crop-blend", parts, None, [images((8, 8), (8, 4))], check=False)
+    visual = torch.zeros(1, 10, dtype=torch.bool)
+    visual[0, [0, 1, 4, 5, 8, 9]] = True
+    fp = ForwardPass(visual, None, 10, 1, 1, True, False, 9, 0, {}, generating=True, visual_on_cpu=visual)
+    [found] = rows.locate(fp)
+    assert found.positions.tolist() == [0, 1, 4, 5, 8, 9] and len(found.images) == 2

@@ -463,18 +463,23 @@ def test_a_decoder_that_is_called_on_its_own_is_left_alone(llava: Any) -> None:
         assert torch.equal(decoder(inputs_embeds=embeds).last_hidden_state, expected)
 
 
-@torch.no_grad()
-def test_a_mixture_of_experts_is_shown_rows_and_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, processor = small_models.shared_model("qwen3_vl_moe")
-    batch = small_models.build_inputs(processor, small_models.sample_rows()[:3])
+def test_experts_that_see_all_tokens_as_one_sequence_are_shown_rows_and_positions(llava: Any) -> None:
+    model, batch = llava
+    shape = (*batch["input_ids"].shape, small_models.WIDTH)
+    x, y = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
     shown = []
 
-    def note(self: Any, fp: ForwardPass, layer: int, x: Tensor, y: Tensor) -> Tensor:
-        shown.append((x.shape, y.shape))
-        return y
+    class Shown(Scaling):
+        def ffn(self, fp: ForwardPass, layer: int, x: Tensor, y: Tensor) -> Tensor:
+            shown.append((x, y))
+            return 2 * y
 
-    monkeypatch.setattr(Scaling, "ffn", note)
-    with Scale()(model):
+    class Show(Scale):
+        def start(self, context: Context) -> Intervention:
+            return Shown(self, context)
+
+    with Show()(model) as run:
         logits(model, batch)
-    shape = (*batch["input_ids"].shape, small_models.WIDTH)
-    assert shown == [(shape, shape)]
+        new = run._on_site("ffn", 1, y.flatten(0, 1), x.flatten(0, 1))
+    assert torch.equal(shown[-1][0], x) and torch.equal(shown[-1][1], y)
+    assert new is not None and torch.equal(new, 2 * y.flatten(0, 1))

@@ -1,11 +1,14 @@
 """A second stream beside the first: beams, positions, and what it refuses."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from airvlm.methods.vcd import VCD
+from airvlm.models.parts import ModelParts
+from airvlm.runtime.streams import image_marks
 from airvlm.testing import small_models
 
 TOKENS = 5
@@ -72,3 +75,11 @@ def test_a_cache_that_the_second_stream_has_not_seen_is_refused() -> None:
     with pytest.raises(ValueError, match="a cache that it has not seen"), torch.no_grad():
         with VCD()(model):
             model(**longer)
+
+
+def test_marks_around_images_are_those_of_the_processor_and_of_tiles() -> None:
+    parts = ModelParts.of(small_models.shared_model("llava")[0])
+    vocabulary = {"<begin>": 91, "<other>": 92, "<row_1_col_2>": 93, "<end>": 94}
+    tokenizer = SimpleNamespace(get_added_vocab=lambda: vocabulary)
+    processor = SimpleNamespace(tokenizer=tokenizer, start_image_token="<begin>", end_image_token="<end>")
+    assert image_marks(parts, processor) - image_marks(parts) == {91, 93, 94}
