@@ -96,10 +96,9 @@ class DeviceReport:
         lines += [f"* minutes: {self.minutes:.1f}", ""]
         lines += [f"Laws: {checked} checked ({pairs} pairs of method and family), {len(self.broken)} broken.", ""]
         lines += [f"* {method} on {family}: {law}: {what}" for method, family, law, what in self.broken]
-        lines += [
-            "",
-            "Checked in float32 alone: " + "; ".join(f"{law} ({why})" for law, why in FLOAT32_ONLY.items()) + ".",
-        ]
+        lines += ["", "Checked in float32 alone:", ""]
+        for why in dict.fromkeys(FLOAT32_ONLY.values()):
+            lines.append(f"* {'; '.join(law for law in FLOAT32_ONLY if FLOAT32_ONLY[law] == why)} ({why})")
         notes = {
             "Broken here and on the CPU": [f"{m} on {f}: {law}: {what}" for m, f, law, what in self.broken_on_cpu],
             "Refused by the method": [f"{m} on {f}: {why}" for m, on in self.refused.items() for f, why in on.items()],

@@ -44,7 +44,7 @@ FAMILIES = ("llava", "qwen2_5_vl", "gemma3", "smolvlm")  # one per layout of pix
 TOKENS = 3  # prefill and two decode steps: the second begins from what the first kept
 TEXT_ROW, TWO_IMAGES = 1, 2  # rows of `small_models.sample_rows`
 # Equal up to the order of summation: logits of the small models have a standard deviation of about 4
-CLOSE = {torch.float32: (1e-3, 2e-3), torch.bfloat16: (5e-2, 0.25)}  # rtol, atol
+CLOSE = {torch.float32: (1e-3, 2e-3), torch.bfloat16: (5e-2, 0.5)}  # rtol, atol
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "beams": {"do_sample": False, "num_beams": 2},
