@@ -308,6 +308,7 @@ def _picture() -> str:
         ({"name": "opera", "candidates": 100000}, "opera.candidates: give an integer of at most 16"),
         ({"name": "crg", "boxes": [[[0, 0, 1, 1]]]}, "plain values only"),
         ({"name": "other-directions", "method": {"name": "vista"}}, "may belong to another client"),
+        ({"name": "nothing"}, "unknown method .*nothing.*; there are air"),
         ({"num_crops": 65}, "at most 64"),
         ({"name": "random-crops", "method": {"name": "crop-blend", "num_crops": 65, "keep": 1}}, "at most 64"),
         ({"name": "composed", "methods": [{"name": "vcd"}] * 5}, "more than 4 methods"),
