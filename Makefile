@@ -76,7 +76,7 @@ results: $(STAMP)
 
 # every method on the embedded emoji model, ranked, as a table and a page; resumes
 leaderboard: $(STAMP)
-	$(BIN)/airvlm leaderboard tiny-chair tiny-pope --model tiny --limit 100 --output runs/leaderboard
+	$(BIN)/airvlm leaderboard tiny-chair tiny-pope --model tiny --limit 50 --output runs/leaderboard
 
 # speed and memory of methods at the widths of LLaVA-1.5-7B, as ratios to vanilla
 bench: $(STAMP)
