@@ -167,3 +167,41 @@ def test_the_board_of_an_evaluation_says_what_its_table_says(tmp_path: Path) -> 
     assert rows["air"].acted == 0 and "distance" in rows["air"].note
     page = leaderboard_html(made, [results], answers=2)
     assert page.count('<article class="card"') == 2 and "data:image" in page
+
+
+def test_several_setups_are_compared_in_one_table_best_first() -> None:
+    key = "smol, chair"
+    setups = {KEY: SETUP, key: SETUP.model_copy(update={"model": "smol", "images": 30})}
+    rows = [
+        VANILLA,
+        row("once", 9.0, 8.0, 10.0),
+        row("twice", 1.0, 0.5, 2.0),
+        row("never", -1.0, -2.0, -0.5),
+        row("twice", 1.5, 0.1, 3.0).model_copy(update={"setup": key}),
+        row("never", None, None, None, note="names no object that is there").model_copy(update={"setup": key}),
+    ]
+    both = board(*rows, setups=setups)
+    assert [method for method, _ in both.compare_setups()] == ["twice", "once", "never"]
+    lines = both.to_markdown().splitlines()
+    assert "| method | tiny, tiny-chair (n = 100) | smol, chair (n = 30) |" in lines
+    assert "| `twice` | +1.0 ▲ | +1.5 ▲ |" in lines
+    assert "| `once` | +9.0 ▲ |  |" in lines
+    assert "| `never` | -1.0 ▼ | names no object that is there |" in lines
+    assert 'id="comparison"' in leaderboard_html(both)
+    assert 'id="comparison"' not in leaderboard_html(board(*rows[:4]))
+
+
+def test_the_published_code_of_every_method_can_be_asked_for() -> None:
+    chosen, _ = choose_methods(["vcd", "faithful"])
+    assert chosen[0] == "vcd" and {"vcd:faithful=true", "pai:faithful=true"} <= set(chosen)
+    for spelling in chosen[1:]:
+        method = get_method(spelling)
+        assert method is not None and method.faithful  # type: ignore[attr-defined]
+
+
+def test_a_method_that_names_nothing_has_no_gain(tmp_path: Path) -> None:
+    results = evaluate.evaluate("tiny", ["tiny-chair"], ["eos-bias:bias=40"], out=tmp_path, limit=2, progress=False)
+    made = Board.of(results)
+    silent = next(r for r in made.rows if r.method != "vanilla")
+    assert silent.metrics["recall"] == 0
+    assert silent.gain is None and silent.note == "names no object that is there"

@@ -26,7 +26,12 @@ def leaderboard(
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", metavar="METHOD", help="A method. Repeatable.", show_default="all of them"),
+        typer.Option(
+            "--method",
+            metavar="METHOD",
+            help="A method, `all`, or `faithful`: the published code of every method that has it. Repeatable.",
+            show_default="all",
+        ),
     ] = None,
     calibrate: Annotated[
         str | None,

@@ -22,7 +22,7 @@ from airvlm.evaluation.store import digest
 from airvlm.methods.names import METHODS
 from airvlm.reporting.tables import rows_to_csv
 
-__all__ = ["Board", "BoardError", "Row", "Setup", "merge"]
+__all__ = ["COMPARISON", "Board", "BoardError", "Row", "Setup", "merge", "verdict"]
 
 FORMAT = "airvlm-leaderboard-1"
 LARGEST_FILE = 20_000_000  # bytes of a board that is read
@@ -140,6 +140,19 @@ class Board(_Strict):
         known.sort(key=lambda row: (ranks[id(row)], -(row.gain or 0.0), row.method))
         return [(ranks[id(row)], row) for row in known] + [(None, row) for row in rows if id(row) not in ranks]
 
+    def compare_setups(self) -> list[tuple[str, dict[str, Row]]]:
+        """Each method with its rows by setup: those that are better in most setups, and worse in fewest, first."""
+        found: dict[str, dict[str, Row]] = {}
+        for row in self.rows:
+            if row.name != VANILLA:
+                found.setdefault(row.method, {})[row.setup] = row
+
+        def place(entry: tuple[str, dict[str, Row]]) -> tuple[int, int, str]:
+            verdicts = [verdict(row) for row in entry[1].values()]
+            return -verdicts.count("better"), verdicts.count("worse"), entry[0]
+
+        return sorted(found.items(), key=place)
+
     # -- files
 
     @classmethod
@@ -177,8 +190,8 @@ class Board(_Strict):
         return rows_to_csv([{name: line.get(name) for name in columns} for line in lines])
 
     def to_markdown(self) -> str:
-        """A table per setup."""
-        parts = []
+        """A table per setup, and before them, if there are several, one with each method's gain in all of them."""
+        parts = self._comparison() if len(self.setups) > 1 else []
         for key, setup in self.setups.items():
             head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", "explained", setup.metric]
             others = _shown_metrics(self, key, setup)
@@ -205,6 +218,34 @@ class Board(_Strict):
         if self.skipped:
             parts += ["Not run:", "", *(f"* `{name}`: {why}" for name, why in self.skipped.items()), ""]
         return "\n".join(parts)
+
+    def _comparison(self) -> list[str]:
+        """Lines of a table: a method per line, a setup per column."""
+        head = ["method", *(f"{key} (n = {setup.images})" for key, setup in self.setups.items())]
+        lines = ["## All models and tasks", "", COMPARISON, "", _line(head), _line(["---"] * len(head))]
+        for method, rows in self.compare_setups():
+            cells = [_verdict_text(rows[key]) if key in rows else "" for key in self.setups]
+            lines.append(_line([f"`{method}`", *cells]))
+        return [*lines, ""]
+
+
+COMPARISON = (
+    "Gain at equal recall or yes-ratio, in points. ▲ better and ▼ worse than the bias, by the whole 95 % interval; "
+    "n is the number of images; an empty cell was not measured."
+)
+
+
+def verdict(row: Row) -> str:
+    """Whether the whole interval of a row's gain is better or worse than the trivial control."""
+    if row.gain_low is None or row.gain_high is None:
+        return "unclear"
+    return "better" if row.gain_low > 0 else "worse" if row.gain_high < 0 else "unclear"
+
+
+def _verdict_text(row: Row) -> str:
+    if row.gain is None:
+        return row.note or "?"
+    return f"{row.gain:+.1f}" + {"better": " ▲", "worse": " ▼", "unclear": ""}[verdict(row)]
 
 
 def describe(setup: Setup) -> str:
@@ -307,6 +348,8 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
         gain = (0.0, 0.0, 0.0)  # on the curve by definition
     failed = own["failed"] + own["unanswered"]
     note = f"{failed} of {n} answers failed" if failed else task.inactive_reason(label) or ""
+    if not failed and setup.held_equal == "recall" and rows["recall"]["value"] == 0:
+        note, gain = "names no object that is there", (None, None, None)
     if failed:
         gain, difference = (None, None, None), None
     cost = None

@@ -10,7 +10,16 @@ from dataclasses import replace
 from xml.sax.saxutils import escape
 
 from airvlm.evaluation.results import VANILLA, Results
-from airvlm.leaderboard.board import Board, Row, describe, explained_text, figure_text, gain_text
+from airvlm.leaderboard.board import (
+    COMPARISON,
+    Board,
+    Row,
+    describe,
+    explained_text,
+    figure_text,
+    gain_text,
+    verdict,
+)
 from airvlm.methods.controls import Wrapper
 from airvlm.methods.names import METHODS
 from airvlm.reporting.answers import AnswerCard, answer_cards
@@ -59,9 +68,22 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
         "leaderboard.js",
         board=board,
         boards=boards,
+        comparison=_compare(board) if len(board.setups) > 1 else [],
+        about_comparison=COMPARISON,
         methods=[(row, _facts(row)) for row in sorted(methods.values(), key=lambda row: (row.site, row.name))],
         cards=[card for run in runs for card in _cards(run, answers)],
     )
+
+
+def _compare(board: Board) -> list[tuple[str, list[tuple[str, float | None, str]]]]:
+    """Each method with (text, value, verdict) of its gain in every setup."""
+
+    def cell(row: Row | None) -> tuple[str, float | None, str]:
+        if row is None or row.gain is None:
+            return ("" if row is None else row.note, None, "unclear")
+        return (f"{row.gain:+.1f}", row.gain, verdict(row))
+
+    return [(method, [cell(rows.get(key)) for key in board.setups]) for method, rows in board.compare_setups()]
 
 
 def _facts(row: Row) -> dict[str, str]:
@@ -107,12 +129,6 @@ def _cards(run: Results, limit: int) -> list[AnswerCard]:
 # -- plots, as SVG
 
 
-def _verdict(row: Row) -> str:
-    if row.gain_low is None or row.gain_high is None:
-        return "unclear"
-    return "better" if row.gain_low > 0 else "worse" if row.gain_high < 0 else "unclear"
-
-
 def forest_plot(rows: Sequence[Row]) -> str:
     """Each method's gain with its interval, best first."""
     shown = [row for row in rows if row.gain is not None and row.gain_low is not None and row.name != VANILLA]
@@ -132,7 +148,7 @@ def forest_plot(rows: Sequence[Row]) -> str:
     ]
     for i, row in enumerate(shown):
         y = LINE * (i + 1)
-        color = COLORS[_verdict(row)]
+        color = COLORS[verdict(row)]
         label = row.method if len(row.method) <= 32 else row.method[:31] + "…"
         parts += [
             f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end" font-size="13">{escape(label)}</text>',
@@ -173,7 +189,7 @@ def cost_plot(rows: Sequence[Row]) -> str:
     for row in shown:
         across, up = at(row)
         parts += [
-            f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4" fill="{COLORS[_verdict(row)]}"/>',
+            f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4" fill="{COLORS[verdict(row)]}"/>',
             f'<text x="{across + 6:.1f}" y="{up + 4:.1f}" font-size="11">{escape(row.method[:28])}</text>',
         ]
     return _svg(height, parts, "gain against cost of every method")
