@@ -19,13 +19,13 @@ SETTINGS = ("random", "popular", "adversarial")
 
 def pin(server: DataServer, name: str, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of a pinned repository of the catalog, with the hashes of these contents."""
-    pinned: catalog.Pinned = getattr(catalog, name)
+    pinned = catalog.PINNED[name]
     facts = dict(pinned.files)
     for path, content in files.items():
         assert path in facts, path
         facts[path] = (len(content), hashlib.sha256(content).hexdigest())
         server.add_file(f"raw.githubusercontent.com/{pinned.repository}/{pinned.commit}/{path}", content)
-    monkeypatch.setattr(catalog, name, catalog.Pinned(pinned.repository, pinned.commit, facts))
+    monkeypatch.setitem(catalog.PINNED, name, catalog.Pinned(pinned.repository, pinned.commit, facts))
 
 
 def lines(rows: list[dict[str, Any]]) -> bytes:
@@ -51,10 +51,10 @@ def add_pope(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     files |= {
         f"experiments/data/POPE/gqa/gqa_pope_{s}.json": pope_questions(range(2), "24{:02d}.jpg") for s in SETTINGS
     }
-    pin(server, "POPE", files, monkeypatch)
+    pin(server, "pope", files, monkeypatch)
     pin(
         server,
-        "REPOPE",
+        "repope",
         {f"annotations/coco_repope_{s}.json": pope_questions(range(1, 4)) for s in SETTINGS},
         monkeypatch,
     )
@@ -180,7 +180,7 @@ def add_hallusionbench(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> N
         for n in range(2)
     ]
     rows.append({**rows[0], "visual_input": "0", "filename": None, "category": "VS"})
-    pin(server, "HALLUSION", {"HallusionBench.json": json.dumps(rows).encode()}, monkeypatch)
+    pin(server, "hallusionbench", {"HallusionBench.json": json.dumps(rows).encode()}, monkeypatch)
     on_hub = [{**row, "image": as_image(make_image(n, "PNG"))} for n, row in enumerate(rows[:2])]
     server.add_repository(
         "lmms-lab-encoder/HallusionBench", {"data/image-00000-of-00001.parquet": make_parquet(on_hub)}
@@ -228,7 +228,7 @@ def add_llava_bench(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None
     coco = {**question, "image": "000000000002.jpg"}
     pin(
         server,
-        "LLAVA",
+        "llava-bench",
         {
             "playground/data/coco2014_val_qa_eval/qa90_questions.jsonl": lines([coco]),
             "playground/data/coco2014_val_qa_eval/qa90_gpt4_answer.jsonl": lines([{"question_id": 0, "text": "This."}]),
@@ -246,7 +246,7 @@ def add_amber(server: DataServer, monkeypatch: pytest.MonkeyPatch, truth: Sequen
     notes.append({"id": 1005, "type": "discriminative-hallucination", "truth": "no"})
     pin(
         server,
-        "AMBER",
+        "amber",
         {
             "data/annotations.json": json.dumps(notes).encode(),
             "data/relation.json": b'{"dog": ["puppy"], "cat": []}',
@@ -274,7 +274,7 @@ def add_amber(server: DataServer, monkeypatch: pytest.MonkeyPatch, truth: Sequen
 def add_mmhal(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"question_type": "attribute", "image_id": "a1", "image_content": ["Dog"], "question": "What?"}
     row = {**facts, "image_src": "https://c1.staticflickr.com/1/1_o.jpg", "gt_answer": "A dog.", "model_answer": ""}
-    pin(server, "MMHAL", {"eval/data/mmhal-bench_answer_template.json": json.dumps([row]).encode()}, monkeypatch)
+    pin(server, "mmhal", {"eval/data/mmhal-bench_answer_template.json": json.dumps([row]).encode()}, monkeypatch)
     server.add_file("c1.staticflickr.com/1/1_o.jpg", make_image(1))
 
 
@@ -284,7 +284,7 @@ def add_haloquest(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
         f"{n},{n}.png,https://midjourney-image.s3.amazonaws.com/{n}.png,generated,false premises,What?,Nothing.,eval"
         for n in range(3)
     ]
-    pin(server, "HALOQUEST", {"haloquest-eval.csv": "\n".join([head, *rows]).encode()}, monkeypatch)
+    pin(server, "haloquest", {"haloquest-eval.csv": "\n".join([head, *rows]).encode()}, monkeypatch)
     for n in range(2):  # the third is gone
         server.add_file(f"midjourney-image.s3.amazonaws.com/{n}.png", make_image(n, "PNG"))
 
@@ -292,7 +292,7 @@ def add_haloquest(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
 def add_reefknot(server: DataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"image_id": "713", "query_prompt": "Is it? Please answer yes or no.", "label": "yes"}
     row |= {"type": "Yes/No", "mllm_name": "", "response": "", "relation_type": "perception"}
-    pin(server, "REEFKNOT", {"Dataset/YESNO.jsonl": lines([row])}, monkeypatch)
+    pin(server, "reefknot", {"Dataset/YESNO.jsonl": lines([row])}, monkeypatch)
     server.add_file("cs.stanford.edu/people/rak248/VG_100K/713.jpg", make_image(1))
 
 

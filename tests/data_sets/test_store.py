@@ -132,12 +132,11 @@ def test_a_process_waits_for_the_one_that_fetches(server: DataServer, pope: Need
         )
         assert second.stderr is not None
         assert "another process fetches the data" in second.stderr.readline()
-        need = pope.data.parts[pope.part]
         from airvlm.data.catalog import Fetch
         from airvlm.data.store import _write_manifest
 
         first = Fetch(folder, quiet)
-        need.build(first)
+        pope.data.build(pope.part, first)
         _write_manifest(pope, first)
         asked = len(server.requests)
     out, _ = second.communicate(timeout=60)

@@ -103,7 +103,7 @@ def fetch_data(need: Need, say: Say | None = None) -> Path:
         fetch = Fetch(folder, say)
         try:
             with stop_on_full_disk(folder):
-                part.build(fetch)
+                need.data.build(need.part, fetch)
                 _write_manifest(need, fetch)
         except DataUnreachable as error:
             advice = (
