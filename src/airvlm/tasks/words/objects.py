@@ -1,13 +1,15 @@
-"""Objects that a text names: the 80 COCO categories, the words that count for each, and the search for them.
+"""Objects that a text names: the 80 COCO categories, the words that count for each (objects.toml), and their search.
 
 Words are brought to a base form first (base_forms.py); that is where published CHAIR figures differ.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from airvlm.tasks.words.base_forms import Words, find_base_forms
 from airvlm.tasks.words.tokens import tokenize
@@ -24,133 +26,19 @@ __all__ = [
     "merge_compounds",
 ]
 
-# Category -> other words that count for it. Words that the official scripts list but never match are left out, because
-# counting them would change published figures: "motor bike" and "cheesecake" (stray spaces in the official list),
-# "iPhone" (texts are lower-cased) and "stove top oven" (only pairs of words are looked up).
-_TABLE: dict[str, str] = {
-    # people
-    "person": """adult baby baker bicyclist biker boy bride buyer caller camper chef child children cop cowboy
-        coworker doctor drinker driver father female foreigner gentleman girl grandchild groom guy hunter
-        kid lady male man mother offender officer passenger patient people pitcher player policeman politician rider
-        serviceman shopper sister skateboarder skater skier snowboarder soldier solider student teenager thief
-        traveler trespasser villager walker woman worker""",
-    # vehicles
-    "bicycle": "bike minibike trike unicycle",
-    "car": "automobile cab coupe hatchback jeep limo minivan sedan suv taxi taxicab van",
-    "motorcycle": "moped motor_cycle motorbike scooter",
-    "airplane": "air_plane airbus aircraft biplane jet jetliner monoplane plane seaplane",
-    "bus": "minibus trolley",
-    "train": "caboose locomotive tramway",
-    "truck": "firetruck hauler lorry pickup",
-    "boat": """barge battleship canoe catamaran dinghy ferry ferryboat freighter houseboat kayak lifeboat liner
-        motorboat paddleboat pontoon powerboat riverboat rowboat sailboard sailboat schooner ship skiff speedboat
-        steamboat steamship trawler tugboat vessel watercraft yacht""",
-    # the street
-    "traffic light": "stop_light stoplight street_light streetlight traffic_signal",
-    "fire hydrant": "hydrant",
-    "stop sign": "",
-    "parking meter": "",
-    "bench": "pew",
-    # animals
-    "bird": """blackbird bluebird bluejay buzzard chickadee cockatiel cockatoo condor cormorant cowbird crow duck
-        egret falcon finch flamingo fowl goose gosling gull heron hummingbird kingfisher loon lorikeet macaw magpie
-        mallard oriole osprey ostrich owl parakeet parrot peacock peafowl pelican pheasant pigeon puffin quail raven
-        robin rooster sandpiper seabird seagull shorebird songbird sparrow swan turkey vulture warbler waterbird
-        waterfowl willet woodpecker""",
-    "cat": "feline kitten tabby",
-    "dog": """beagle brindle bulldog canine chihuahua cocker collie corgi dachshund doberman doggie doggy greyhound
-        hound husky labrador mutt pitbull poodle pug pup puppy retriever rottweiler schnauzer sheepdog spaniel
-        terrier weimaraner whippet""",
-    "horse": "bronc bronco clydesdale colt equine foal mare mustang palomino pony racehorse stallion",
-    "sheep": "ewe goat lamb ram",
-    "cow": "bison buffalo bull calf cattle heifer holstein ox oxen zebu",
-    "elephant": "",
-    "bear": "panda",
-    "zebra": "",
-    "giraffe": "",
-    # worn and carried
-    "backpack": "knapsack",
-    "umbrella": "",
-    "handbag": "briefcase purse wallet",
-    "tie": "bow bow_tie",
-    "suitcase": "luggage suit_case",
-    # sports
-    "frisbee": "",
-    "skis": "ski",
-    "snowboard": "",
-    "sports ball": "ball",
-    "kite": "",
-    "baseball bat": "",
-    "baseball glove": "",
-    "skateboard": "",
-    "surfboard": "longboard shortboard skimboard wakeboard",
-    "tennis racket": "racket",
-    # the table
-    "bottle": "",
-    "wine glass": "",
-    "cup": "",
-    "fork": "",
-    "knife": "knive pocketknife",
-    "spoon": "",
-    "bowl": "container",
-    # food
-    "banana": "",
-    "apple": "",
-    "sandwich": "burger cheeseburger hamburger sub",
-    "orange": "",
-    "broccoli": "",
-    "carrot": "",
-    "hot dog": "",
-    "pizza": "",
-    "donut": "bagel doughnut",
-    "cake": "coffeecake cupcake pancake shortcake",
-    # furniture
-    "chair": "seat stool",
-    "couch": "chesterfield futon loveseat recliner settee sofa",
-    "potted plant": "houseplant",
-    "bed": "",
-    "dining table": "desk table",
-    "toilet": "commode lavatory potty urinal",
-    # devices and the kitchen
-    "tv": "monitor television televison",
-    "laptop": "computer laptop_computer lenovo macbook netbook notebook",
-    "mouse": "",
-    "remote": "",
-    "keyboard": "",
-    "cell phone": "cellphone mobile_phone phon phone smartphone telephone",
-    "microwave": "",
-    "oven": "stove stovetop",
-    "toaster": "",
-    "sink": "",
-    "refrigerator": "freezer fridge",
-    # other household objects
-    "book": "",
-    "clock": "",
-    "vase": "",
-    "scissors": "",
-    "teddy bear": "teddybear",
-    "hair drier": "hairdryer",
-    "toothbrush": "",
-}
-CATEGORIES: tuple[str, ...] = tuple(_TABLE)
+_CONTENT = tomllib.loads((Path(__file__).parent / "objects.toml").read_text(encoding="utf-8"))
+CATEGORIES: tuple[str, ...] = tuple(_CONTENT["categories"])
 CATEGORY_OF: dict[str, str] = {
     word.replace("_", " "): category
-    for category, words in _TABLE.items()
+    for category, words in _CONTENT["categories"].items()
     for word in (category.replace(" ", "_"), *words.split())
 }
-
-# Pairs of words that are looked up as one; "home plate" and "train track" are there because they are not objects.
-_PAIRS = [
-    "motor bike, motor cycle, air plane, traffic light, street light, traffic signal, stop light, fire hydrant",
-    "stop sign, parking meter, suit case, sports ball, baseball bat, baseball glove, tennis racket, wine glass",
-    "hot dog, cell phone, mobile phone, teddy bear, hair drier, potted plant, laptop computer",
-    "home plate, train track",
-]
-COMPOUNDS: dict[str, str] = {pair: pair for line in _PAIRS for pair in line.split(", ")}
-for _animal in "bird cat dog horse sheep cow elephant bear zebra giraffe animal cub".split():
-    COMPOUNDS |= {f"baby {_animal}": _animal, f"adult {_animal}": _animal}
-COMPOUNDS |= {"passenger jet": "jet", "passenger train": "train", "bow tie": "tie", "toilet seat": "toilet"}
-COMPOUNDS["wine glas"] = "wine glass"  # what `pattern` makes of "wine glass"
+# pairs of words that are looked up as one -> what they become
+COMPOUNDS: dict[str, str] = {
+    **{pair: pair for pair in _CONTENT["pairs"]["same"]},
+    **{f"{age} {animal}": animal for animal in _CONTENT["pairs"]["animals"].split() for age in ("baby", "adult")},
+    **_CONTENT["pairs"]["other"],
+}
 
 
 @dataclass(frozen=True)
