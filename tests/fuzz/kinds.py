@@ -31,7 +31,7 @@ class Kind:
     truth: str | None = None
     options: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()  # files to damage; by default the answers
-    scored: bool = True  # False: there is no ground truth, so that there are no scores (code 3)
+    scored: bool = True  # False: code 3, as there is no ground truth, or not all of the benchmark
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("mmbench", "mmbench", _copy("mmbench/predictions.tsv"), "predictions.tsv"),
     Kind("mmbench-ids", "mmbench", _mmbench_truth, "a.jsonl", "t.tsv"),
     Kind("mmbench-truth", "mmbench", _mmbench_truth, "a.jsonl", "t.tsv", damaged=("t.tsv",)),
-    Kind("hallusionbench", "hallusionbench", _copy("hallusionbench/judged.json"), "judged.json"),
+    Kind("hallusionbench", "hallusionbench", _copy("hallusionbench/judged.json"), "judged.json", scored=False),
     Kind("hallusionbench-string", "hallusionbench", _write(a_json=SAID, t_json=HALLUSION), "a.json", "t.json",
          ("--variant", "string")),
     Kind("hallusionbench-truth", "hallusionbench", _write(a_json=SAID, t_json=HALLUSION), "a.json", "t.json",

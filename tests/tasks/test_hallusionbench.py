@@ -125,7 +125,16 @@ def test_verdicts_that_lack_a_question_of_the_data_are_incomplete(tmp_path: Path
     assert scores.metrics["aAcc"] == 100.0 and scores.metrics["easy"] == 100.0
     assert np.isnan(scores.metrics["hard"])  # the only altered figure has no verdict
     alone = score_file(load_task("hallusionbench"), path)
-    assert alone.coverage.complete and "missing answers are not counted" in alone.notes[0]
+    assert (alone.coverage.expected, alone.coverage.matched) == (1129, 2) and "the file itself" in alone.notes[0]
+    with_images = score_file(load_task("hallusionbench", images_only=True), path, lenient=True)
+    assert (with_images.coverage.expected, with_images.coverage.matched) == (951, 1)
+
+
+def test_more_questions_than_the_benchmark_has_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "judged.json"
+    path.write_text(json.dumps([RECORDS[0] | {"set_id": str(n), "gpt4v_output_gpt_check": "1"} for n in range(1130)]))
+    with pytest.raises(ValueError, match="1130 questions, the benchmark 1129"):
+        score_file(load_task("hallusionbench"), path)
 
 
 def test_a_verdict_on_an_unknown_question_is_an_error(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from airvlm.tasks.answers import (
-    ITEMS_FROM_FILE,
     Entry,
     match_entries,
     require_rows,
@@ -35,6 +34,7 @@ __all__ = ["HallusionBench"]
 WRONG, RIGHT, UNCLEAR = 0, 1, 2
 FILE = "HallusionBench.json"
 WHERE = "github.com/tianyi-lab/HallusionBench"
+QUESTIONS, WITH_IMAGE = 1129, 951  # of the benchmark
 KEYS = ("category", "subcategory", "visual_input", "set_id", "figure_id", "question_id")
 
 
@@ -71,10 +71,10 @@ METRICS = {
 
 @dataclass(frozen=True)
 class HallusionBench(JudgedTask):
-    """All 1129 questions, 178 of them without an image; `images_only` leaves those out, as other harnesses do."""
+    """All questions; `images_only` leaves out the 178 without an image, as other harnesses do."""
 
     grading: Literal["judge", "string"] = "judge"
-    images_only: bool = False  # 951 questions: lmms-eval and VLMEvalKit
+    images_only: bool = False  # as lmms-eval and VLMEvalKit
 
     name: ClassVar[str] = "hallusionbench"
     max_new_tokens: ClassVar[int] = 128
@@ -104,6 +104,10 @@ class HallusionBench(JudgedTask):
         keys = [item.id for item in items]
         if len(set(keys)) < len(keys):
             raise ValueError(f"{path}: duplicate question {next(key for key in keys if keys.count(key) > 1)}")
+        return self.select_questions(items)
+
+    def select_questions(self, items: Sequence[Item]) -> list[Item]:
+        """The questions that are asked."""
         return [item for item in items if item.meta["visual_input"] != "0" or not self.images_only]
 
     def parse(self, item: Item, text: str) -> str | None:
@@ -254,7 +258,8 @@ def score_hallusionbench_file(
 ) -> Scores:
     """Score official records that have a judge's verdict (a field that ends in gpt_check) or `model_prediction`.
 
-    The questions are those of `truth` or of the task's data folder, and otherwise those of the file itself.
+    The questions are those of `truth` or of the task's data folder, and otherwise those of the file itself: then the
+    benchmark's number of questions shows how many have no answer.
     """
     rows = require_rows(read_records(path), path)
     source = truth or task.data
@@ -264,17 +269,27 @@ def score_hallusionbench_file(
     if source is None and check is None and not all("question" in row for row in rows):
         raise TaskDataMissing(f"hallusionbench: the records have no questions; give --truth {FILE} (from {WHERE})")
     own = [_make_item(row, has_truth=source is None) for row in rows]
-    items = list({item.id: item for item in own}.values()) if source is None else task.read_questions(source)
-    notes = (ITEMS_FROM_FILE,) if source is None else ()
+    if source is not None:
+        items = task.read_questions(source)
+    else:
+        items = task.select_questions(list({item.id: item for item in own}.values()))
+        expected = WITH_IMAGE if task.images_only else QUESTIONS
+        if len(items) > expected:
+            raise ValueError(f"{path} has {len(items)} questions, the benchmark {expected}; give --truth {FILE}")
     if check is None:
         texts = [row.read_text("model_prediction", "prediction") for row in rows]
         entries = [Entry(item.id, text, row.line) for item, text, row in zip(own, texts, rows)]
-        return score_entries(task, items, entries, path, lenient=lenient, notes=notes)
-    graded = [Entry(item.id, row, row.line) for item, row in zip(own, rows)]
-    found, coverage = match_entries([item.id for item in items], graded, path, lenient=lenient)
-    grades = [None if row is None else _read_grade(row, check) for row in found]
-    scores = task.aggregate(items, grades, [{} if row is None else {"verdict": row.get(check)} for row in found])
-    return replace(scores, coverage=coverage, notes=notes)
+        scores = score_entries(task, items, entries, path, lenient=lenient)
+    else:
+        graded = [Entry(item.id, row, row.line) for item, row in zip(own, rows)]
+        found, coverage = match_entries([item.id for item in items], graded, path, lenient=lenient)
+        grades = [None if row is None else _read_grade(row, check) for row in found]
+        verdicts = [{} if row is None else {"verdict": row.get(check)} for row in found]
+        scores = replace(task.aggregate(items, grades, verdicts), coverage=coverage)
+    if source is not None:
+        return scores
+    note = f"the questions are those of the file itself, which should have {expected} (--truth gives others)"
+    return replace(scores, coverage=replace(scores.coverage, expected=expected), notes=(note, *scores.notes))
 
 
 def _read_grade(row: Row, check: str) -> Grade | None:
