@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from fakes import FakeMethod, FakeVLM
 
 from airvlm.cli import run as command_line
@@ -92,3 +94,21 @@ def test_limits_of_the_first_format_alone_are_refused(folder):
         task["limit"] = limit
         (folder / MANIFEST).write_text(json.dumps({**content, "format": written}))
         assert read_manifest(folder)["format"] == written
+
+
+def test_a_run_says_in_which_precision_the_model_computed(tmp_path: Path) -> None:
+    full, half = FakeVLM(), FakeVLM()
+    half.model = SimpleNamespace(dtype=torch.bfloat16)
+    names = []
+    for vlm, folder in ((full, tmp_path / "full"), (half, tmp_path / "half")):
+        results = evaluate(vlm, ["fake-captions"], METHODS, out=folder, batch_size=4, **OPTIONS)
+        names.append((results.model["dtype"], results.model_name))
+    assert names == [("float32", "fake"), ("bfloat16", "fake (bfloat16)")]
+    # a folder of before, without it, learns it when it is resumed
+    content = json.loads((tmp_path / "half" / MANIFEST).read_text())
+    del content["model"]["dtype"]
+    (tmp_path / "half" / MANIFEST).write_text(json.dumps(content))
+    assert (
+        evaluate(half, ["fake-captions"], METHODS, out=tmp_path / "half", batch_size=4, **OPTIONS).model["dtype"]
+        == "bfloat16"
+    )

@@ -109,6 +109,7 @@ def update_manifest(
                     f"{folder} has answers of {held['name']} ({held['fingerprint']}), not of {model.name} "
                     f"({model.fingerprint}): choose another folder (--output)"
                 )
+            content["model"] = {**model.to_json(), **held}
             content["methods"] |= methods
             content["sweeps"] |= sweeps or {}
             for spec in specs:

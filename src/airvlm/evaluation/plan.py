@@ -56,14 +56,17 @@ class ModelInfo:
     fingerprint: str
     device: str = "cpu"
     traces: bool = False  # whether margins can be recorded
+    dtype: str = "float32"  # that it computes in
 
     @classmethod
     def of(cls, vlm: Any) -> ModelInfo:
-        device = getattr(getattr(vlm, "model", None), "device", "cpu")
-        return cls(str(vlm.name), str(vlm.fingerprint), str(device), hasattr(vlm, "answer_rows"))
+        model = getattr(vlm, "model", None)
+        device, dtype = str(getattr(model, "device", "cpu")), str(getattr(model, "dtype", "float32"))
+        traces = hasattr(vlm, "answer_rows")
+        return cls(str(vlm.name), str(vlm.fingerprint), device, traces, dtype.removeprefix("torch."))
 
     def to_json(self) -> Json:
-        return {"name": self.name, "fingerprint": self.fingerprint, "device": self.device}
+        return {"name": self.name, "fingerprint": self.fingerprint, "device": self.device, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)

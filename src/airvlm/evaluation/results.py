@@ -450,8 +450,10 @@ class Results:
 
     @property
     def model_name(self) -> str:
-        """The last part of the model's name."""
-        return str(self.model["name"]).rstrip("/").rsplit("/", 1)[-1]
+        """The last part of the model's name, with its dtype if that is not float32."""
+        name = str(self.model["name"]).rstrip("/").rsplit("/", 1)[-1]
+        dtype = self.model.get("dtype", "float32")
+        return name if dtype == "float32" else f"{name} ({dtype})"
 
     # -- as data
 
