@@ -65,7 +65,7 @@ def measure_parts(vlm: VLM, name: str, rounds: int) -> dict[str, list[float]]:
     crops = [image.crop(box) for box in crop_boxes(image.size, CropBlend().num_crops)]
     whole, cut = parts.pixels(processor, [image]), parts.pixels(processor, crops)
     both = {key: torch.cat([whole[key], cut[key]]) for key in whole}
-    tokens = CropQueue(parts, processor, [image], ["image"], CropBlend().crop_plan()).finish()["image"]
+    tokens = CropQueue(parts, processor, {"image": image}, CropBlend().crop_plan()).finish()["image"]
     Z, spec = parts.encode(whole)[0], CropBlend().evidence_spec()
     jobs: dict[str, Callable[[], Any]] = {
         "resize the image": lambda: parts.pixels(processor, [image]),
@@ -77,7 +77,7 @@ def measure_parts(vlm: VLM, name: str, rounds: int) -> dict[str, list[float]]:
     }
     for side in SMALL[name]:
         plan = CropBlend(crop_size=side).crop_plan()
-        small = CropQueue(parts, processor, [image], [f"image at {side}"], plan).take()
+        small = CropQueue(parts, processor, {f"image at {side}": image}, plan).take()
         assert small is not None
         jobs[f"encode 4 crops at {side}"] = lambda small=small: parts.encode(small)
     equal = torch.equal(parts.encode(both)[0], Z)

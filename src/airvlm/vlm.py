@@ -421,8 +421,7 @@ class VLM:
             views = None if method is None else method.further_views(self.parts, self.processor, images)
             self.builder.build(rows, pixels=method is not None and method.needs_pixels, views=views)
             if views is not None:
-                with torch.no_grad():
-                    views.finish()
+                views.finish()
             self.builder.cache.take_seconds("crops")  # no answer's own
 
     def _build(self, rows: Sequence[Request], method: Method | None) -> dict[str, Any]:

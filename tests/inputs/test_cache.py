@@ -98,7 +98,7 @@ def test_a_second_question_about_an_image_computes_nothing_of_it_again(
     vlm.ask(small_models.sample_image(1), QUESTION, method=method, max_new_tokens=6)
     before = dict(vlm.builder.cache.computed)
     monkeypatch.setattr(evidence, "gather_evidence", None)
-    monkeypatch.setattr(evidence, "encode_crops", None)
+    monkeypatch.setattr(evidence.CropQueue, "finish", None)
     monkeypatch.setattr(vlm.model.base_model, "get_image_features", None)
     again = vlm.ask(small_models.sample_image(1), "what ?", method=method, max_new_tokens=6)
     assert vlm.builder.cache.computed == before

@@ -9,11 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from airvlm.inputs.cache import provenance
 from airvlm.inputs.images import load_image
 from airvlm.inputs.shrink import decode_side, reduce_for_crops, reduction_factor, usable_side
 from airvlm.methods import CropBlend
-from airvlm.methods.evidence.crops import CropPlan, crop_boxes, encode_crops
+from airvlm.methods.evidence.crops import CropPlan, CropQueue, crop_boxes
 from airvlm.vlm import VLM
 
 
@@ -67,13 +66,13 @@ def test_the_evidence_of_a_photograph_is_the_same_to_within_resampling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vlm, image = VLM.load("tiny"), photograph(2400, 1800)
-    parts = (vlm.parts, vlm.processor, [image], ["photograph"], CropPlan(), provenance(vlm.model, vlm.processor))
+    parts = (vlm.parts, vlm.processor, {"photograph": image}, CropPlan())
     assert usable_side(vlm.processor) == 112
-    [shrunk] = encode_crops(*parts)
+    shrunk = CropQueue(*parts).finish()["photograph"]
     quick = vlm.describe(image, method=CropBlend(num_crops=12), max_new_tokens=16)
     vlm.builder.cache.clear()
     monkeypatch.setattr("airvlm.methods.evidence.crops.reduce_for_crops", lambda image, boxes, side: (image, boxes))
-    [whole] = encode_crops(*parts)
+    whole = CropQueue(*parts).finish()["photograph"]
     exact = vlm.describe(image, method=CropBlend(num_crops=12), max_new_tokens=16)
     assert shrunk.boxes == whole.boxes and shrunk.size == whole.size
     alike = torch.cosine_similarity(shrunk.tokens, whole.tokens, dim=-1)  # (M, N)
@@ -95,12 +94,8 @@ def test_the_evidence_of_a_draft_is_the_same_to_within_resampling(tmp_path: Path
     assert quick.size == (600, 450)
     seen = [np.asarray(image.resize((112, 112), Image.Resampling.BICUBIC), dtype=float) for image in (whole, quick)]
     assert np.abs(seen[0] - seen[1]).max() <= 3
-    made_by = provenance(vlm.model, vlm.processor)
-    tokens = [
-        encode_crops(vlm.parts, vlm.processor, [image], [name], CropPlan(), made_by)[0].tokens
-        for name, image in (("whole", whole), ("quick", quick))
-    ]
-    alike = torch.cosine_similarity(*tokens, dim=-1)  # (M, N)
+    crops = CropQueue(vlm.parts, vlm.processor, {"whole": whole, "quick": quick}, CropPlan()).finish()
+    alike = torch.cosine_similarity(crops["whole"].tokens, crops["quick"].tokens, dim=-1)  # (M, N)
     assert 0.99 < float(alike.mean()) < 1.0 - 1e-6
     reports = [vlm.describe(image, method=CropBlend(), max_new_tokens=16).report for image in (whole, quick)]
     assert reports[0] is not None and reports[1] is not None

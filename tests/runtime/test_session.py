@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -98,6 +98,32 @@ def count_hooks(model: Any) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
+def compile_a_layer(model: Any) -> Any:
+    model.get_decoder().layers[1].mlp.compile(backend="eager")
+    return model
+
+
+def compile_around(model: Any) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def compile_a_forward(model: Any) -> Any:
+    layer = model.get_decoder().layers[0]
+    layer.forward = torch.compile(layer.forward, backend="eager")
+    return model
+
+
+def replace_a_part(model: Any) -> Any:
+    layers = model.get_decoder().layers
+    layers[1] = torch.compile(layers[1], backend="eager")
+    return model
+
+
+def add_a_part(model: Any) -> Any:
+    model.get_decoder().layers[0].added = torch.nn.Sequential(torch.compile(torch.nn.Linear(2, 2), backend="eager"))
+    return model
+
+
 # -- the block
 
 
@@ -156,6 +182,27 @@ def test_nested_blocks_both_act_and_end_in_order(llava: Any) -> None:
     with Scale(6.0)(model):
         torch.testing.assert_close(logits(model, batch), both)
     assert inner.calls == 1
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [compile_a_layer, compile_around, compile_a_forward, replace_a_part, add_a_part],
+    ids=lambda f: f.__name__,
+)
+def test_what_is_compiled_after_a_first_session_is_found_by_the_next(
+    compiled: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, processor = small_models.build("llava", num_hidden_layers=2)
+    batch = small_models.build_inputs(processor, small_models.sample_rows())
+    resets: list[bool] = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(True))
+    for _ in range(2):
+        with Scale(2.0)(model):
+            logits(model, batch)
+    assert not resets
+    with Scale(2.0)(compiled(model)):
+        assert resets == [True]  # graphs without the hooks
+    assert resets == [True, True]  # and those with them
 
 
 def test_a_session_is_opened_once_at_a_time(llava: Any) -> None:

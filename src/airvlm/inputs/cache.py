@@ -19,8 +19,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from airvlm.models.parts import iterate_modules
-
 __all__ = ["ImageCache", "Kind", "cache_of", "nbytes", "provenance", "serial", "weights_state"]
 
 V = TypeVar("V")
@@ -180,8 +178,10 @@ def provenance(model: nn.Module, processor: Any) -> Hashable:
 
 def weights_state(model: nn.Module) -> Hashable:
     """Changes when the weights do: in place (training), by conversion, or by switching or merging an adapter."""
-    versions, kinds, adapters = 0, set(), []
-    for module in iterate_modules(model):
+    versions, kinds, adapters, waiting = 0, set(), [], [model]
+    while waiting:
+        module = waiting.pop()
+        waiting += [part for part in module._modules.values() if part is not None]
         for parameter in module._parameters.values():
             if parameter is not None:
                 versions += parameter._version

@@ -8,7 +8,7 @@ transport cost, and the result c replaces a share of the token: z + weight (c - 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from airvlm.methods.base import option
 from airvlm.methods.evidence.base import NO_CONTROL, CropControl, CropIntervention, CropMethod
-from airvlm.methods.evidence.crops import CropPlan
 from airvlm.methods.evidence.matching import EvidenceSpec
 from airvlm.runtime.intervention import INPUT, Context, ForwardPass, norm
 
@@ -54,9 +53,6 @@ class CropBlend(CropMethod):
 
     def evidence_spec(self) -> EvidenceSpec:
         return EvidenceSpec(self.num_prototypes, self.eps, keep=self.keep, match=self.match)
-
-    def crop_plan(self, control: CropControl = NO_CONTROL) -> CropPlan:
-        return replace(super().crop_plan(control), side=self.crop_size)
 
     def start(self, context: Context, control: CropControl = NO_CONTROL) -> CropIntervention:
         return _Blend(self, context, control)

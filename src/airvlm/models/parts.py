@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from airvlm.models.families import FAMILIES, MAX_CROP_BATCH, REFUSED, VIEW_SIDE, Family, Layout
 
-__all__ = ["FAMILIES", "Family", "ModelParts", "UnsupportedModel", "check_processor", "iterate_modules"]
+__all__ = ["FAMILIES", "Family", "ModelParts", "UnsupportedModel", "check_processor"]
 
 Encode = Callable[[Mapping[str, Tensor]], list[Tensor]]
 Pixels = Callable[[Any, Sequence[Image.Image]], Mapping[str, Tensor]]
@@ -188,16 +188,6 @@ def check_processor(processor: Any, parts: ModelParts) -> None:
     known = parts.family in PROCESSOR_MAPPING_NAMES and parts.family in FAMILIES.own
     if known and layouts and parts.family not in layouts and parts.layout not in layouts.values():
         raise ValueError(f"{kind} is the processor of {', '.join(layouts)}, not of {parts.family}. {advice}")
-
-
-def iterate_modules(model: nn.Module) -> list[nn.Module]:
-    """The model and all modules in it: `model.modules()` without its bookkeeping, for what runs on every call."""
-    found, waiting = [], [model]
-    while waiting:
-        module = waiting.pop()
-        found.append(module)
-        waiting += [part for part in module._modules.values() if part is not None]
-    return found
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

@@ -10,30 +10,20 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from airvlm.runtime.intervention import DISABLED, GenerateCall
+from airvlm.runtime.intervention import DISABLED
 from airvlm.runtime.locks import ModelInUseError
 
-__all__ = ["ActiveContexts", "OpenSession"]
+if TYPE_CHECKING:
+    from airvlm.runtime.session import Session
+
+__all__ = ["ActiveContexts"]
 
 _LOCK = threading.Lock()
 _OPEN: dict[int, ActiveContexts] = {}  # by the id of a model that has a session open
-
-
-class OpenSession(Protocol):
-    """A session as ActiveContexts sees it."""
-
-    @property
-    def name(self) -> str: ...
-
-    def begin_call(self, arguments: dict[str, Any]) -> GenerateCall: ...
-
-    def finish_call(self, out: Any) -> Any: ...
-
-    def end_call(self) -> None: ...
 
 
 class ActiveContexts:
@@ -42,7 +32,7 @@ class ActiveContexts:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
         self.owner = threading.current_thread()
-        self.open: list[OpenSession] = []  # outermost first
+        self.open: list[Session] = []  # outermost first
         self.calling: threading.Thread | None = None  # the thread inside generate
         self._depth = 0  # of nested generate calls
         self._instance_generate = model.__dict__.get("generate")  # what somebody else put on the instance before
@@ -50,7 +40,7 @@ class ActiveContexts:
         self._stoppers: list[Any] = []
 
     @classmethod
-    def enter(cls, model: nn.Module, session: OpenSession) -> ActiveContexts:
+    def enter(cls, model: nn.Module, session: Session) -> ActiveContexts:
         """Open a session. Refused while another thread has one open, or while a call under one is running."""
         with _LOCK:
             contexts = _OPEN.get(id(model))
@@ -76,7 +66,7 @@ class ActiveContexts:
         """The sessions that are open on this model, in any thread; None if there are none."""
         return _OPEN.get(id(model))
 
-    def leave(self, session: OpenSession) -> str | None:
+    def leave(self, session: Session) -> str | None:
         """Close a session, in any order. Returns a message if that stopped a call that was still running."""
         with _LOCK:
             last = self.open[-1] is session
@@ -141,7 +131,7 @@ class ActiveContexts:
         )
 
     def generate(
-        self, sessions: tuple[OpenSession, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, handed_over: bool
+        self, sessions: tuple[Session, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, handed_over: bool
     ) -> Any:
         """One generate call under the open sessions.
 
@@ -155,24 +145,24 @@ class ActiveContexts:
         if DISABLED.get():
             return self._original(*args, **kwargs)
         self._begin_call(sessions, handed_over)
-        begun: list[OpenSession] = []
+        begun: list[Session] = []
         try:
             parameters = inspect.signature(self._original).parameters.values()
             names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
             arguments = dict(zip(names, args, strict=False)) | kwargs
             for session in reversed(self.open):
-                arguments = session.begin_call(arguments).arguments
+                arguments = session.begin_call(arguments)
                 begun.append(session)
             out = self._original(**arguments)
             for session in reversed(begun):
-                out = session.finish_call(out)
+                out = session.intervention.finish_call(out)
             return out
         finally:
             for session in reversed(begun):
                 session.end_call()
             self._end_call()
 
-    def _begin_call(self, sessions: tuple[OpenSession, ...], handed_over: bool) -> None:
+    def _begin_call(self, sessions: tuple[Session, ...], handed_over: bool) -> None:
         me = threading.current_thread()
         with _LOCK:
             ended = [session.name for session in sessions if session not in self.open]

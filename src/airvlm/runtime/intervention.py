@@ -211,7 +211,7 @@ class Intervention:
 
     def start_call(self, call: GenerateCall) -> None:
         """A `generate` call begins."""
-        self.stats.clear()
+        self.stats = ChangeStats()
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         self.on_call(call)
 
@@ -280,10 +280,6 @@ class ChangeStats:
     """Tokens changed in one call, per layer and batch row. Nothing is read back before `read`."""
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Start a new call."""
         self._layers: dict[int, _LayerSums] = {}
         self._counted: Tensor | None = None  # (rows,) tokens changed in no particular layer
         self._passes: Tensor | None = None  # (rows,) passes with a change, without the current one

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessorList
 
-from airvlm.models.parts import ModelParts, check_processor, iterate_modules
+from airvlm.models.parts import ModelParts, check_processor
 from airvlm.report import Report
 from airvlm.runtime.contexts import ActiveContexts
 from airvlm.runtime.intervention import DISABLED, Context, ForwardPass, GenerateCall
@@ -173,8 +173,8 @@ class Session:
 
     # -- calls of generate
 
-    def begin_call(self, arguments: dict[str, Any]) -> GenerateCall:
-        """A generate call is about to run: let the intervention see it. Raises for modes that no method supports."""
+    def begin_call(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A generate call is about to run: its arguments, as the intervention changes them. Refuses unknown modes."""
         ids = check_token_ids(arguments.get("input_ids", arguments.get("inputs")), self.name)
         call = GenerateCall(arguments, self.model, batch_size=int(ids.shape[0]), beams=1)
         self._refuse_unsupported(call)
@@ -192,11 +192,7 @@ class Session:
         self.calls += 1
         self._call = (call.batch_size, int(call.input_ids.shape[1]))  # the intervention may have replaced the prompt
         self._padding = call.arguments.get("attention_mask")
-        return call
-
-    def finish_call(self, out: Any) -> Any:
-        """The generate call's output, as the caller gets it."""
-        return self.intervention.finish_call(out)
+        return call.arguments
 
     def end_call(self) -> None:
         """The generate call has returned or raised."""
@@ -261,18 +257,18 @@ class Session:
 
         def model_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ids = kwargs.get("input_ids", args[0] if args else None)
-            if not self._skips(_length(ids)):
+            if not self._skips(ids):
                 start_pass(ids, kwargs)
 
         def decoder_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             embeds = kwargs.get("inputs_embeds")
-            if embeds is None or self._skips(embeds.shape[1]):
+            if embeds is None or self._skips(embeds, 1):
                 return None
             new = on_embeds(embeds)
             return None if new is None else (args, {**kwargs, "inputs_embeds": new})
 
         def model_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-            if not self._skips(_length(kwargs.get("input_ids", args[0] if args else None))):
+            if not self._skips(kwargs.get("input_ids", args[0] if args else None)):
                 on_logits(out)
 
         model, parts = self.parts.model, self.parts
@@ -289,14 +285,14 @@ class Session:
 
         def changed_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             h = args[0] if args else kwargs["hidden_states"]
-            new = None if self._skips(h.shape[-2]) else on_site(site, i, h)
+            new = None if self._skips(h, -2) else on_site(site, i, h)
             if new is None:
                 return None
             return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
 
         def changed_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
             x = args[0] if args else kwargs["hidden_states"]
-            if self._skips(x.shape[-2]):
+            if self._skips(x, -2):
                 return None
             y = out[0] if isinstance(out, tuple) else out  # attention adds its weights, experts their router's logits
             new = on_site(site, i, y, x)
@@ -314,10 +310,13 @@ class Session:
             target = self.parts.ffns[i] if site == "ffn" else self.parts.attentions[i]
             stack.callback(target.register_forward_hook(changed_output, with_kwargs=True).remove)
 
-    def _skips(self, length: int) -> bool:
-        """Whether a hook has nothing to do: another stream, or a decode step being compiled that stays unchanged."""
+    def _skips(self, x: Any, tokens: int = -1) -> bool:
+        """Whether a hook has nothing to do: another stream, or a decode step being compiled that stays unchanged.
+
+        `x` is what the hooked module reads, and `tokens` its dimension of token positions.
+        """
         if torch.compiler.is_compiling():
-            return not self.intervention.acts_in_decode and length == 1
+            return not self.intervention.acts_in_decode and isinstance(x, Tensor) and x.shape[tokens] == 1
         return DISABLED.get()
 
     def _start_pass(self, ids: Any, kwargs: dict[str, Any]) -> None:
@@ -404,10 +403,6 @@ class Session:
             out.logits = new
 
 
-def _length(ids: Any) -> int:
-    return int(ids.shape[-1]) if isinstance(ids, Tensor) else 0
-
-
 def check_token_ids(ids: Any, name: str) -> Tensor:
     """input_ids of shape (rows, tokens), or an error that says why they are needed."""
     if not isinstance(ids, Tensor) or ids.dim() != 2:
@@ -444,12 +439,20 @@ def reset_compiled_graphs(given: nn.Module, model: nn.Module, *, decode: bool, s
 
 
 def has_compiled_modules(model: nn.Module) -> bool:
-    """Whether any module runs a graph that may have been traced before."""
-    for module in iterate_modules(model):
-        if getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules:
+    """Whether any module runs a graph that may have been traced before.
+
+    All are looked at each time: a list kept from the last time costs as much to check as the walk itself.
+    """
+    waiting = [model]
+    while waiting:
+        own = waiting.pop().__dict__
+        parts = own["_modules"]
+        if own.get("_compiled_call_impl") is not None or "_orig_mod" in parts:
             return True
-        if hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable"):  # forward = torch.compile(forward)
+        if "forward" in own and hasattr(own["forward"], "_torchdynamo_orig_callable"):  # = torch.compile(forward)
             return True
+        if parts:
+            waiting += [part for part in parts.values() if part is not None]
     return False
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from airvlm.inputs.cache import cache_of, provenance
+from airvlm.inputs.cache import cache_of
 from airvlm.inputs.images import content_key
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.evidence.crops import (
@@ -21,7 +21,6 @@ from airvlm.methods.evidence.crops import (
     CropTokens,
     _shrink_to_input,
     crop_boxes,
-    encode_crops,
     fit_area,
 )
 from airvlm.models.parts import ModelParts
@@ -108,7 +107,8 @@ def llava() -> Any:
 def tokens_of(llava: Any, images: list[Any], plan: CropPlan = PLAN) -> list[CropTokens]:
     parts, processor = llava
     keys = [content_key(image) for image in images]
-    return encode_crops(parts, processor, images, keys, plan, provenance(parts.model, processor))
+    found = CropQueue(parts, processor, dict(zip(keys, images, strict=True)), plan).finish()
+    return [found[key] for key in keys]
 
 
 def count_encoded(llava: Any) -> int:
@@ -270,15 +270,16 @@ def test_crops_that_were_prepared_in_another_thread_are_not_cut_again(
     images = [small_models.sample_image(i) for i in (1, 2)]
     expected = tokens_of(llava, images)
     cache_of(parts.model).clear()
-    keys = [content_key(image) for image in images]
-    thread = threading.Thread(target=CropQueue(parts, processor, images[:1], keys[:1], PLAN).prepare)
+    by_key = {content_key(image): image for image in images}
+    first = dict(list(by_key.items())[:1])
+    thread = threading.Thread(target=CropQueue(parts, processor, first, PLAN).prepare)
     thread.start()
     thread.join()
     cut: list[Any] = []
     crops = CropQueue._crops
     monkeypatch.setattr(CropQueue, "_crops", lambda self, image, boxes: cut.append(image) or crops(self, image, boxes))
-    found = CropQueue(parts, processor, images, keys, PLAN).finish()
+    found = CropQueue(parts, processor, by_key, PLAN).finish()
     assert cut == [images[1]]  # the first one was ready
-    for key, one in zip(keys, expected, strict=True):
+    for key, one in zip(by_key, expected, strict=True):
         torch.testing.assert_close(found[key].tokens, one.tokens, rtol=1e-4, atol=1e-5)
         assert found[key].boxes == one.boxes

@@ -12,7 +12,7 @@ from torch import Tensor
 from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.images import LoadedImage
 from airvlm.methods.base import Method, option
-from airvlm.methods.evidence.crops import CropPlan, CropQueue, CropTokens, check_crop_size, encode_crops
+from airvlm.methods.evidence.crops import CropPlan, CropQueue, CropTokens, check_crop_size
 from airvlm.methods.evidence.matching import Evidence, EvidenceSpec, gather_evidence
 from airvlm.models.parts import ModelParts
 from airvlm.report import Crop, Sinkhorn
@@ -48,6 +48,11 @@ class CropMethod(Method):
         raise NotImplementedError
 
     @property
+    def crop_size(self) -> int | None:
+        """Side in pixels at which crops are encoded; None is the model's. An option where it can be chosen."""
+        return None
+
+    @property
     def keeps_all_crops(self) -> bool:
         """Whether the options select every crop, so that there is nothing to select differently."""
         spec = self.evidence_spec()
@@ -57,7 +62,8 @@ class CropMethod(Method):
 
     def crop_plan(self, control: CropControl = NO_CONTROL) -> CropPlan:
         """Which crops are cut."""
-        return CropPlan(self.num_crops, self.crop_layout, self.crop_seed, shrunk=control.source == "shrunk")
+        shrunk = control.source == "shrunk"
+        return CropPlan(self.num_crops, self.crop_layout, self.crop_seed, shrunk=shrunk, side=self.crop_size)
 
     def further_views(
         self,
@@ -68,8 +74,7 @@ class CropMethod(Method):
     ) -> CropQueue | None:
         if self.disabled_reason is not None or self.num_crops == 0 or not images:
             return None
-        pixels, keys = [image.rgb for image in images], [image.key for image in images]
-        return CropQueue(parts, processor, pixels, keys, self.crop_plan(control))
+        return CropQueue(parts, processor, {image.key: image.rgb for image in images}, self.crop_plan(control))
 
     def start(self, context: Context, control: CropControl = NO_CONTROL) -> CropIntervention:
         """What acts during one session, with the evidence changed by a control."""
@@ -134,7 +139,9 @@ class CropIntervention(Intervention):
 
         def compute(missing: list[int]) -> list[Evidence]:
             started = time.perf_counter()
-            crops = self._encode([sources[i] for i in missing], made_by)
+            images = {key: self._images[key] for i in missing for key in sources[i]}
+            tokens = CropQueue(self.context.parts, processor, images, self.plan, made_by).finish()
+            crops = [CropTokens.join([tokens[key] for key in sources[i]]) for i in missing]
             encoded = time.perf_counter()
             found = gather_evidence([Z[i] for i in missing], crops, self.spec)
             # those that were encoded with their images count here, too
@@ -144,13 +151,6 @@ class CropIntervention(Intervention):
 
         # The tokens are part of the key: another method may have changed them before.
         return cache.get_with_tokens("evidence", keys, Z, compute)
-
-    def _encode(self, sources: list[tuple[str, ...]], made_by: Hashable) -> list[CropTokens]:
-        keys = list(dict.fromkeys(key for part in sources for key in part))
-        images = [self._images[key] for key in keys]
-        found = encode_crops(self.context.parts, self.context.processor, images, keys, self.plan, made_by)
-        by_key = dict(zip(keys, found, strict=True))
-        return [CropTokens.join([by_key[key] for key in part]) for part in sources]
 
     def _source_key(self, key: str) -> str:
         """The image whose crops are used: its own, or another one's under a control."""

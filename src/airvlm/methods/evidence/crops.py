@@ -35,7 +35,6 @@ __all__ = [
     "Layout",
     "check_crop_size",
     "crop_boxes",
-    "encode_crops",
     "fit_area",
     "pad_crops",
 ]
@@ -174,8 +173,7 @@ class CropQueue:
     Args:
         parts: of the model.
         processor: of the model.
-        images: originals, or the pixels that the model gets.
-        keys: each image's content key.
+        images: originals, or the pixels that the model gets, by their content keys.
         plan: which crops to cut.
         made_by: `provenance` of model and processor, if it is known already.
     """
@@ -184,14 +182,14 @@ class CropQueue:
         self,
         parts: ModelParts,
         processor: Any,
-        images: Sequence[AnyImage],
-        keys: Sequence[str],
+        images: Mapping[str, AnyImage],
         plan: CropPlan,
         made_by: Hashable = None,
     ) -> None:
         check_crop_size(parts, plan)
         self.parts, self.processor, self.plan, self.made_by = parts, processor, plan, made_by
-        self._images = dict(zip(keys, images, strict=True))
+        self.cache = cache_of(parts.model)
+        self._images = images
         self._found: dict[str, CropTokens] | None = None  # by key; looked up when the first crop is needed
         self._waiting: list[AnyImage | PreparedCrop] = []  # crops that were not taken
         self._layouts: dict[str, list[Box]] = {}  # the boxes of each image that is not in the cache
@@ -200,12 +198,12 @@ class CropQueue:
 
     def prepare(self) -> None:
         """Cut the crops and make their pixels ahead, for another queue that needs them: in another thread, say."""
-        cache, parts = cache_of(self.parts.model), self.parts
+        parts = self.parts
         if parts.layout == "tiles":
             return
         made_by = provenance(parts.model, self.processor)
         for key, image in self._images.items():
-            if isinstance(image, Tensor) or cache.get("crops", (key, self.plan, made_by)) is not None:
+            if isinstance(image, Tensor) or self.cache.get("crops", (key, self.plan, made_by)) is not None:
                 continue
 
             def cut(missing: list[Any], image: Image.Image = image) -> list[list[PreparedCrop]]:
@@ -214,7 +212,7 @@ class CropQueue:
                 return [[PreparedCrop(crop.size, piece) for crop, piece in zip(crops, pieces, strict=True)]]
 
             with suppress(OtherLayout):  # crops cannot be told apart: they are cut when they are needed
-                cache.get_or_compute("pixels", [self._pixels_key(key)], cut)
+                self.cache.get_or_compute("pixels", [self._pixels_key(key)], cut)
 
     def _pixels_key(self, key: str) -> Hashable:
         return key, self.plan, serial(getattr(self.processor, "image_processor", self.processor))
@@ -231,6 +229,8 @@ class CropQueue:
         """
         if self._found is None:
             self._found = self._look_up()
+        if not self._waiting:
+            return None
         left, count = self.parts.max_crop_batch if room is None else room, 0
         sizes = [_size(crop) for crop in self._waiting]
         for crop, views in zip(self._waiting, self.parts.count_views(sizes), strict=True):
@@ -240,9 +240,9 @@ class CropQueue:
             if type(crop) is not type(self._waiting[0]):  # prepared crops and others take different ways
                 break
             count += 1
-        batch, self._waiting, self._taken = self._waiting[:count], self._waiting[count:], count
-        if not batch:
+        if not count:
             return None
+        batch, self._waiting, self._taken = self._waiting[:count], self._waiting[count:], count
         if isinstance(batch[0], Tensor):
             return {"pixel_values": torch.stack([crop for crop in batch if isinstance(crop, Tensor)])}
         if isinstance(batch[0], PreparedCrop):
@@ -264,12 +264,12 @@ class CropQueue:
             self.made_by = provenance(self.parts.model, self.processor)
         found = {}
         for key, image in self._images.items():
-            known = cache_of(self.parts.model).get("crops", (key, self.plan, self.made_by))
+            known = self.cache.get("crops", (key, self.plan, self.made_by))
             if known is not None:
                 found[key] = known
                 continue
             self._layouts[key] = self._boxes(image)
-            prepared = cache_of(self.parts.model).get("pixels", self._pixels_key(key))
+            prepared = self.cache.get("pixels", self._pixels_key(key))
             self._waiting += prepared or self._crops(image, self._layouts[key])
         return found
 
@@ -282,6 +282,7 @@ class CropQueue:
             )
         self._tokens += tokens
 
+    @torch.no_grad()
     def finish(self) -> dict[str, CropTokens]:
         """The crops of every image, by its key; what was not taken is encoded now."""
         while (inputs := self.take()) is not None:
@@ -292,7 +293,7 @@ class CropQueue:
         for key, boxes in self._layouts.items():
             tokens = [next(own) for _ in boxes]
             crops = self._found[key] = pad_crops(boxes, _size(self._images[key]), tokens, self.parts.hidden_size)
-            cache_of(self.parts.model).put("crops", (key, self.plan, self.made_by), crops)
+            self.cache.put("crops", (key, self.plan, self.made_by), crops)
         self._layouts, self._tokens = {}, []
         return self._found
 
@@ -309,23 +310,6 @@ class CropQueue:
             source, reduced = reduce_for_crops(image, boxes, usable_side(self.processor))
             boxes = [Box(*box) for box in reduced]
         return [source.crop(box) for box in boxes]
-
-
-@torch.no_grad()
-def encode_crops(
-    parts: ModelParts,
-    processor: Any,
-    images: Sequence[AnyImage],
-    keys: Sequence[str],
-    plan: CropPlan,
-    made_by: Hashable,
-) -> list[CropTokens]:
-    """The crops of each image as tokens: known ones from the cache, all others encoded in shared batches.
-
-    The arguments are those of `CropQueue`.
-    """
-    found = CropQueue(parts, processor, images, keys, plan, made_by).finish()
-    return [found[key] for key in keys]
 
 
 def check_crop_size(parts: ModelParts, plan: CropPlan) -> None:
