@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from airvlm import VLM
+from airvlm.serve import run
+from airvlm.serve.app import make_app
 from airvlm.serve.limits import Limits
 from tests.external.servers import serving
 
@@ -143,6 +147,32 @@ from airvlm.serve.run import run_server
 vlm = VLM.load("tiny")
 run_server(make_app(vlm), host="127.0.0.1", port=0)
 """
+
+
+def test_a_request_that_was_not_read_before_the_stop_is_answered(vlm: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LAST_READ", 5.0)
+    server = run.make_server(make_app(vlm), host="127.0.0.1", port=0, log_level="error")
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    body = json.dumps(QUESTION).encode()
+    whole = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    with connected(address) as idle, connected(address, whole[:-5]) as half:
+        deadline = time.monotonic() + 30
+        while len(server.server_state.connections) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        server.should_exit = True
+        with pytest.raises(ConnectionRefusedError):  # as soon as it takes no more connections
+            while time.monotonic() < deadline:
+                with connected(address):
+                    time.sleep(0.01)
+        idle.sendall(whole)
+        half.sendall(whole[-5:])
+        assert received(idle).startswith(b"HTTP/1.1 200 ")
+        assert received(half).startswith(b"HTTP/1.1 200 ")
+    thread.join()
 
 
 def test_half_sent_requests_do_not_hold_up_the_end(tmp_path: Path) -> None:

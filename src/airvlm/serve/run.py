@@ -15,6 +15,7 @@ from airvlm.serve.limits import Limits
 __all__ = ["make_server", "run_server"]
 
 log = logging.getLogger("airvlm.serve")
+LAST_READ = 0.2  # seconds after a stop in which requests that were sent before are still read
 
 
 def run_server(app: Any, *, host: str, port: int, limits: Limits = Limits(), log_level: str = "info") -> None:
@@ -87,9 +88,15 @@ class _Connection(H11Protocol):
         self._set_phase()
 
     def shutdown(self) -> None:
+        if self._phase is None:
+            super().shutdown()
+        else:  # the rest of a request may have arrived that was not read yet
+            self.loop.call_later(LAST_READ, self._end)
+
+    def _end(self) -> None:
         if self._phase == "body" and not self.cycle.response_started:
             self._refuse(503, "Service Unavailable")  # never arrived in full: nothing is lost
-        else:
+        elif not self.transport.is_closing():
             super().shutdown()
 
     def pause_writing(self) -> None:
