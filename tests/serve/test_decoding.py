@@ -156,7 +156,7 @@ def test_a_request_that_cannot_be_prefilled_harms_no_other(
 ) -> None:
     scenes = tiny.scenes("test")[:3]
     good, bad, also = jobs = [make_job(vlm, scene, None) for scene in scenes]
-    build = vlm.builder.build
+    build, generate = vlm.builder.build, Scheduler._generate
 
     def fail(rows: Any, **options: Any) -> Any:
         if any(row is bad.row for row in rows):
@@ -164,12 +164,15 @@ def test_a_request_that_cannot_be_prefilled_harms_no_other(
         return build(rows, **options)
 
     monkeypatch.setattr(vlm.builder, "build", fail)
+    alone: list[Any] = []
+    monkeypatch.setattr(Scheduler, "_generate", lambda self, jobs: (alone.append(jobs), generate(self, jobs)))
     scheduler = start()
     scheduler.submit(jobs)
     deadline = time.monotonic() + 60
     while not all(job.events for job in jobs) and time.monotonic() < deadline:  # type: ignore[attr-defined]
         time.sleep(0.01)
     assert isinstance(bad.events[-1], Failed)  # type: ignore[attr-defined]
+    assert alone == [[bad]]  # the others are decoded together
     monkeypatch.undo()
     for job, scene in ((good, scenes[0]), (also, scenes[2])):
         assert end_of(job).text == vlm.ask(scene.path, DESCRIBE, max_new_tokens=TOKENS).text

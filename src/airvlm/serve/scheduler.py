@@ -91,12 +91,10 @@ class Scheduler:
         while (jobs := self._next()) is not None:
             self.running = len(jobs) + len(self._decoding)
             try:
-                if not jobs:
-                    self._step()
-                elif self._joins(jobs[0]):
-                    self._join(jobs)
+                if jobs:
+                    self._run(jobs, joins=self._joins(jobs[0]))
                 else:
-                    self._answer(jobs)
+                    self._step()
             finally:
                 self.running = len(self._decoding)
 
@@ -149,7 +147,13 @@ class Scheduler:
         enough = jobs >= max(1, self.batch // 4) or 3 * jobs >= len(self._decoding)
         return jobs > 0 and (enough or self._postponed >= PATIENCE)
 
-    def _join(self, jobs: list[Job]) -> None:
+    def _run(self, jobs: list[Job], *, joins: bool) -> None:
+        """Answer all jobs together or, if that fails, each alone, so that one bad request does not harm others.
+
+        Args:
+            jobs: may run together.
+            joins: only prefill them now, and decode them with the answers under way.
+        """
         jobs = [job for job in jobs if not job.cancelled.is_set()]  # no prefill for a client that has left
         if not jobs:
             return
@@ -157,15 +161,19 @@ class Scheduler:
         try:
             for job in jobs:
                 job.start()
-            self._decoding.join(jobs)
+            if joins:
+                self._decoding.join(jobs)
+            else:
+                self._generate(jobs)
         except CannotJoin:
             self._can_join = False
-            self._answer(jobs)
-        except Exception:  # one bad request must not harm others
-            joined = {id(job) for job in self._decoding.jobs}
+            self._run(jobs, joins=False)
+        except Exception as error:  # sent to the client; the next batch must run
+            if len(jobs) == 1 and not joins:
+                jobs[0].send(Failed(error))
+                return
             for job in jobs:
-                if id(job) not in joined and job.finish_reason is None:
-                    self._answer([job])
+                self._run([job], joins=joins and len(jobs) > 1)
 
     def _step(self) -> None:
         if not self._decoding:
@@ -175,24 +183,7 @@ class Scheduler:
         except Exception:  # of memory, say
             for job in self._decoding.clear():
                 if job.finish_reason is None:
-                    self._answer([job])
-
-    def _answer(self, jobs: list[Job]) -> None:
-        """Answer all jobs together or, if that fails, each alone, so that one bad request does not harm others."""
-        jobs = [job for job in jobs if not job.cancelled.is_set()]  # no prefill for a client that has left
-        if not jobs:
-            return
-        self.on_batch(len(jobs))
-        try:
-            for job in jobs:
-                job.start()
-            self._generate(jobs)
-        except Exception as error:  # sent to the client; the next batch must run
-            if len(jobs) == 1:
-                jobs[0].send(Failed(error))
-                return
-            for job in jobs:
-                self._answer([job])
+                    self._run([job], joins=False)
 
     def _generate(self, jobs: list[Job]) -> None:
         progress = _Progress(jobs, self.vlm.end_ids)
