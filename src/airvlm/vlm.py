@@ -474,7 +474,8 @@ class VLM:
             criterion = StopTexts(self.processor.tokenizer, stops, length)
             given = generation.get("stopping_criteria") or ()
             generation["stopping_criteria"] = StoppingCriteriaList([*given, criterion])
-        with torch.no_grad(), _use_seed(seed, self.model.device), self._session(method, rows) as session:
+        seeded = nullcontext() if seed is None else _use_seed(seed, self.model.device)
+        with torch.no_grad(), seeded, self._session(method, rows) as session:
             ids = self.model.generate(**inputs, **generation)
         return ids[:, length:], None if session is None else session.report
 
@@ -528,11 +529,8 @@ def _without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _use_seed(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Random numbers from `seed` alone, leaving the generators as they were; None changes nothing."""
-    if seed is None:
-        yield
-        return
+def _use_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers from `seed` alone, leaving the generators as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], device_type="cuda"):
         torch.manual_seed(seed)
         yield

@@ -170,6 +170,7 @@ class CombinedIntervention(Intervention):
             parts=tuple(reports) if composed else (),
             extra={} if composed else {k: v for r in reports for k, v in r.extra.items()},
             expected=all(report.expected for report in reports),
+            images_not_checked=reports[0].images_not_checked,
             **more,
         )
 

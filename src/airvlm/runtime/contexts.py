@@ -145,21 +145,18 @@ class ActiveContexts:
         if DISABLED.get():
             return self._original(*args, **kwargs)
         self._begin_call(sessions, handed_over)
-        begun: list[Session] = []
         try:
             parameters = inspect.signature(self._original).parameters.values()
             names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
             arguments = dict(zip(names, args, strict=False)) | kwargs
-            for session in reversed(self.open):
+            active = list(self.open)
+            for session in reversed(active):
                 arguments = session.begin_call(arguments)
-                begun.append(session)
             out = self._original(**arguments)
-            for session in reversed(begun):
+            for session in active:
                 out = session.intervention.finish_call(out)
             return out
         finally:
-            for session in reversed(begun):
-                session.end_call()
             self._end_call()
 
     def _begin_call(self, sessions: tuple[Session, ...], handed_over: bool) -> None:

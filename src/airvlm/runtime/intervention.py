@@ -231,7 +231,8 @@ class Intervention:
     def active_rows(self, fp: ForwardPass) -> Tensor | None:
         """(B,) rows that the method may change: those with an image, or all if it needs none. None: no row."""
         if not self.method.needs_images:
-            return torch.ones(fp.batch_size * fp.beams, dtype=torch.bool)
+            home = getattr(fp.inputs.get("input_ids"), "device", None)
+            return torch.ones(fp.batch_size * fp.beams, dtype=torch.bool, device=home)
         return None if self.has_image is None else self.has_image.repeat_interleave(fp.beams)
 
     def report(self) -> Report:
@@ -240,10 +241,11 @@ class Intervention:
         shows = [False] * self.batch_size if self.has_image_on_cpu is None else self.has_image_on_cpu.tolist()
         method = self.reported_as.to_json()
         reports = tuple(self._row_report(method, r, rows[r], shows[r]) for r in range(self.batch_size))
-        seconds = dict(self.seconds)
+        not_checked = self.context.images.not_checked
+        whole: dict[str, Any] = {"rows": reports, "seconds": dict(self.seconds), "images_not_checked": not_checked}
         if len(reports) == 1:  # a batch of one row is that row
-            return replace(reports[0], rows=reports, seconds=seconds)
-        return self._row_report(method, None, RowStats.merge(rows), any(shows), rows=reports, seconds=seconds)
+            return replace(reports[0], **whole)
+        return self._row_report(method, None, RowStats.merge(rows), any(shows), **whole)
 
     def _row_report(self, method: dict[str, Any], row: int | None, stats: RowStats, shows: bool, **more: Any) -> Report:
         acted = stats.tokens > 0

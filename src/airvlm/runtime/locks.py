@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -23,7 +23,7 @@ class ModelInUseError(RuntimeError):
     """A model is used while another thread, or a call that is still running, has it."""
 
 
-class LockTicket:
+class LockTicket(AbstractContextManager["LockTicket"]):
     """One caller's place in the queue of a ModelLock, from joining it to releasing the model."""
 
     def __init__(self, lock: ModelLock) -> None:
@@ -39,9 +39,6 @@ class LockTicket:
                 queue.remove(self)
                 if queue:
                     queue[0].ready.set()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

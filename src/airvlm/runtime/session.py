@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
@@ -85,7 +84,7 @@ class Session:
         self._contexts: ActiveContexts | None = None
         self._finished: list[Report] = []  # reports of earlier calls
         self._report: Report | None = None  # of all calls, when the block has ended
-        self._call: tuple[int, int] | None = None  # batch size and prompt length of the current generate call
+        self._call: tuple[int, int] | None = None  # batch size and prompt length of the latest generate call
         self._padding: Tensor | None = None  # (batch_size, L) its attention mask
         self._call_passes = 0  # forward passes since it began
         self._pass: ForwardPass | None = None
@@ -158,18 +157,12 @@ class Session:
         problem = self._hook_problem() or self.intervention.problem()
         if problem is not None:
             raise MethodNotApplied(f"{self.name} could not act: {problem}.")
-        return [*self._finished, self._read_report()] if self._call_passes else list(self._finished)
+        return [*self._finished, self.intervention.report()] if self._call_passes else list(self._finished)
 
     @property
     def report(self) -> Report:
         """What the method did, over all calls of the block. Raises MethodNotApplied if it could not act."""
         return Report.merge(self.reports) if self._report is None else self._report
-
-    def _read_report(self) -> Report:
-        """What happened in the latest call."""
-        not_checked = self.context.images.not_checked
-        report = self.intervention.report()
-        return report if not_checked is None else replace(report, images_not_checked=not_checked)
 
     # -- calls of generate
 
@@ -180,7 +173,7 @@ class Session:
         self._refuse_unsupported(call)
         call.beams = max(call.option("num_beams", 1), call.option("num_return_sequences", 1))
         if self._call_passes:
-            self._finished.append(self._read_report())
+            self._finished.append(self.intervention.report())
             self._call_passes = 0
         if self.intervention.acts_in_decode:
             _disable_compile(call)
@@ -193,10 +186,6 @@ class Session:
         self._call = (call.batch_size, int(call.input_ids.shape[1]))  # the intervention may have replaced the prompt
         self._padding = call.arguments.get("attention_mask")
         return call.arguments
-
-    def end_call(self) -> None:
-        """The generate call has returned or raised."""
-        self._call = self._padding = None
 
     def _refuse_unsupported(self, call: GenerateCall) -> None:
         if call.option("prefill_chunk_size") is not None:
@@ -323,6 +312,8 @@ class Session:
         assert self._contexts is not None
         if threading.current_thread() is not (self._contexts.calling or self._contexts.owner):
             raise ModelInUseError(self._contexts.describe_conflict())
+        if self._contexts.calling is None:  # a plain pass, maybe after a call
+            self._call = self._padding = None
         ids = check_token_ids(ids, self.name)
         B, L = ids.shape
         is_decode = L == 1 and self._call_passes > 0

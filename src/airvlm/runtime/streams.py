@@ -177,6 +177,7 @@ class Stream:
         self._total = 0  # tokens of the main sequence so far
         self._prompt = 0  # of these, prompt tokens
         self._mask: Tensor | None = None  # (B, tokens so far) of a stream with other ids
+        self._padded = True  # whether that mask hides anything
         self._positions: Tensor | None = None  # (..., B, 1) position of its latest token
         self._suffix: Tensor | None = None  # (B,) tokens at the end that both streams have in common
 
@@ -271,7 +272,9 @@ class Stream:
             self._mask = nn.functional.pad(self._mask, (0, new), value=1)
             steps = torch.arange(1, new + 1, device=self._positions.device)
             positions, self._positions = self._positions + steps, self._positions + new
-            arguments = {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions, **more}
+            # A mask that hides nothing is left out: transformers would wait for the device to see that.
+            mask = self._mask if self._padded else None
+            arguments = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **more}
             self._start_other_pass(self._mask, new, 0)
             out = self._run({**arguments, "past_key_values": self._cache, "use_cache": True})
             logits: Tensor = out.logits
@@ -303,7 +306,7 @@ class Stream:
         inputs = {name: fp.inputs[name] for name in names if fp.inputs.get(name) is not None}
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"]) if mask is None else mask
         answer, beams = fp.length - self._prompt, fp.beams
-        edited = _edit_rows(self.parts, inputs, self.edit_ids, answer=answer, who=self.name, beams=beams)
+        edited, self._padded = _edit_rows(self.parts, inputs, self.edit_ids, answer=answer, who=self.name, beams=beams)
         self._suffix = edited.pop("common_suffix")
         return edited
 
@@ -388,12 +391,13 @@ def edit_prompts(
     Returns:
         The inputs; `common_suffix` (B,) counts the tokens at the end that a row shares with its original.
     """
-    return _edit_rows(parts, inputs, lambda ids, row: edit_ids(ids), answer=answer, who=who)
+    return _edit_rows(parts, inputs, lambda ids, row: edit_ids(ids), answer=answer, who=who)[0]
 
 
 def _edit_rows(
     parts: ModelParts, inputs: dict[str, Any], edit: EditRowIds, *, answer: int, who: str, beams: int = 1
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
+    """What `edit_prompts` returns, and whether a row is padded."""
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     rows, suffixes = [], []
     for r, (row, real) in enumerate(zip(ids.tolist(), mask.tolist(), strict=True)):
@@ -419,7 +423,8 @@ def _edit_rows(
         if name in edited:
             edited[name] = _edit_types(edited[name], ids == parts.image_token_id, new == parts.image_token_id, answer)
     suffix = torch.tensor(suffixes, device=ids.device)
-    return {**edited, "input_ids": new, "attention_mask": real, "common_suffix": suffix}
+    padded = any(len(row) < width for row in rows)
+    return {**edited, "input_ids": new, "attention_mask": real, "common_suffix": suffix}, padded
 
 
 def _edit_types(types: Tensor, visual: Tensor, other_visual: Tensor, answer: int) -> Tensor:

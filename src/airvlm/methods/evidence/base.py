@@ -141,7 +141,8 @@ class CropIntervention(Intervention):
             started = time.perf_counter()
             images = {key: self._images[key] for i in missing for key in sources[i]}
             tokens = CropQueue(self.context.parts, processor, images, self.plan, made_by).finish()
-            crops = [CropTokens.join([tokens[key] for key in sources[i]]) for i in missing]
+            own = [[tokens[key] for key in sources[i]] for i in missing]
+            crops = [part[0] if len(part) == 1 else CropTokens.join(part) for part in own]
             encoded = time.perf_counter()
             found = gather_evidence([Z[i] for i in missing], crops, self.spec)
             # those that were encoded with their images count here, too

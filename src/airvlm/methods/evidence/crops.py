@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from airvlm.inputs.builder import OtherLayout, own_pixels
-from airvlm.inputs.cache import cache_of, provenance, serial
+from airvlm.inputs.cache import cache_of, provenance
 from airvlm.inputs.shrink import LARGE, reduce_for_crops, usable_side
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import without_methods
@@ -82,8 +82,6 @@ class CropTokens:
     @staticmethod
     def join(crops: Sequence[CropTokens]) -> CropTokens:
         """The crops of several images as those of one."""
-        if len(crops) == 1:
-            return crops[0]
         masks = [
             torch.ones(own.tokens.shape[:2], dtype=torch.bool, device=own.tokens.device)
             if own.mask is None
@@ -188,7 +186,6 @@ class CropQueue:
     ) -> None:
         check_crop_size(parts, plan)
         self.parts, self.processor, self.plan, self.made_by = parts, processor, plan, made_by
-        self.cache = cache_of(parts.model)
         self._images = images
         self._found: dict[str, CropTokens] | None = None  # by key; looked up when the first crop is needed
         self._waiting: list[AnyImage | PreparedCrop] = []  # crops that were not taken
@@ -198,12 +195,13 @@ class CropQueue:
 
     def prepare(self) -> None:
         """Cut the crops and make their pixels ahead, for another queue that needs them: in another thread, say."""
-        parts = self.parts
+        cache, parts = cache_of(self.parts.model), self.parts
         if parts.layout == "tiles":
             return
         made_by = provenance(parts.model, self.processor)
         for key, image in self._images.items():
-            if isinstance(image, Tensor) or self.cache.get("crops", (key, self.plan, made_by)) is not None:
+            name = (key, self.plan, made_by)
+            if isinstance(image, Tensor) or cache.get("crops", name) is not None:
                 continue
 
             def cut(missing: list[Any], image: Image.Image = image) -> list[list[PreparedCrop]]:
@@ -212,10 +210,7 @@ class CropQueue:
                 return [[PreparedCrop(crop.size, piece) for crop, piece in zip(crops, pieces, strict=True)]]
 
             with suppress(OtherLayout):  # crops cannot be told apart: they are cut when they are needed
-                self.cache.get_or_compute("pixels", [self._pixels_key(key)], cut)
-
-    def _pixels_key(self, key: str) -> Hashable:
-        return key, self.plan, serial(getattr(self.processor, "image_processor", self.processor))
+                cache.get_or_compute("pixels", [name], cut)
 
     def _boxes(self, image: AnyImage) -> list[Box]:
         return crop_boxes(_size(image), self.plan.num_crops, self.plan.layout, self.plan.seed)
@@ -260,16 +255,18 @@ class CropQueue:
 
     def _look_up(self) -> dict[str, CropTokens]:
         """What is in the cache; the crops of all other images are cut."""
+        cache = cache_of(self.parts.model)
         if self.made_by is None:
             self.made_by = provenance(self.parts.model, self.processor)
         found = {}
         for key, image in self._images.items():
-            known = self.cache.get("crops", (key, self.plan, self.made_by))
+            name = (key, self.plan, self.made_by)
+            known = cache.get("crops", name)
             if known is not None:
                 found[key] = known
                 continue
+            prepared = cache.get("pixels", name)
             self._layouts[key] = self._boxes(image)
-            prepared = self.cache.get("pixels", self._pixels_key(key))
             self._waiting += prepared or self._crops(image, self._layouts[key])
         return found
 
@@ -293,7 +290,7 @@ class CropQueue:
         for key, boxes in self._layouts.items():
             tokens = [next(own) for _ in boxes]
             crops = self._found[key] = pad_crops(boxes, _size(self._images[key]), tokens, self.parts.hidden_size)
-            self.cache.put("crops", (key, self.plan, self.made_by), crops)
+            cache_of(self.parts.model).put("crops", (key, self.plan, self.made_by), crops)
         self._layouts, self._tokens = {}, []
         return self._found
 
