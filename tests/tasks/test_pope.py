@@ -250,3 +250,11 @@ def test_pope_asks_about_the_labels(labeled: Path, name: str) -> None:
     assert len(items) == 3 * 3 * 6 and {item.truth for item in items} == {"yes", "no"}
     asked = {item.question for item in items if item.group == "cat.jpg" and item.truth == "yes"}
     assert asked == {f"Is there a {name} in the image?" for name in LABELS["cat.jpg"]}
+
+
+def test_images_with_too_few_objects_are_left_out_and_counted(labeled: Path) -> None:
+    objects = json.loads((labeled / "labels.json").read_text())
+    (labeled / "few.json").write_text(json.dumps(objects | {"cat.jpg": ["cat", "cup"]}))
+    with pytest.warns(UserWarning, match="1 of 3 images have fewer than 3 objects"):
+        items = load_task("pope-annotated", labeled, objects=str(labeled / "few.json")).items()
+    assert "cat.jpg" not in {item.group for item in items}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -158,6 +159,9 @@ def read_annotated_objects(
     enough = {image: names for image, names in known.items() if len(set(names)) >= PER_IMAGE}
     if not enough:
         raise TaskDataMissing(f"pope: no image of {labels or folder} has {PER_IMAGE} objects, which POPE asks for")
+    if labels is not None and len(enough) < len(known):
+        few = f"{len(known) - len(enough)} of {len(known)} images have fewer than {PER_IMAGE} objects"
+        warnings.warn(f"pope: {few}, which POPE asks for: they are left out", stacklevel=2)
     if listed is not None:
         return enough
     return {image: enough[image] for image in draw_images(list(enough), seed, split, count)}
