@@ -222,7 +222,7 @@ def test_compare_takes_a_list_and_names_answers_by_their_labels(vlm: VLM) -> Non
     assert list(answers) == ["vanilla", "crop-blend:weight=0.9", METHOD.label, "vaf+eos-bias:bias=2"]
     for (_, answer), method in zip(answers.items(), methods, strict=True):
         assert answer.text == vlm.ask(sample_image(1), QUESTION, method=method, max_new_tokens=6).text
-    assert vlm.compare(sample_image(1), QUESTION, ["none", "vanilla"], max_new_tokens=1).keys() == {"vanilla"}
+    assert vlm.compare(sample_image(1), QUESTION, [None, "vanilla"], max_new_tokens=1).keys() == {"vanilla"}
 
 
 SPELLED, OBJECT = "air:keep=2,num_crops=4,num_prototypes=4,strength=2.0,layers=(0,3)", METHOD

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from airvlm import VLM, tiny
 from airvlm.cli.ask import mark_differences
@@ -27,7 +28,7 @@ def test_the_answer_and_the_report_are_printed_apart(run: Run, model: str, image
 
 
 def test_vanilla_is_named_and_has_no_report(run: Run, model: str, image: str) -> None:
-    line = ["ask", image, QUESTION, "-m", model, "--method", "none", "--max-new-tokens", "4"]
+    line = ["ask", image, QUESTION, "-m", model, "--method", "vanilla", "--max-new-tokens", "4"]
     assert run(*line).err == "vanilla: the model as it is\n"
     answer = run(*line, "--json").json
     assert answer["method"] is None
@@ -81,6 +82,17 @@ def test_several_methods_stand_side_by_side(run: Run, model: str, image: str) ->
         assert f"{label}: {answer['text']}" in printed
 
 
+def test_a_terminal_shows_whole_names_of_methods(
+    run: Run, model: str, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr("airvlm.cli.ask.out", lambda: terminal)
+    name = "crop-blend:num_crops=12,eps=0.05,weight=0.25"
+    run("ask", image, QUESTION, "-m", model, "--method", "vanilla", "--method", name, "--max-new-tokens", "3")
+    shown = terminal.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    assert all(f"{option}={value}" in shown for option, value in (("num_crops", 12), ("eps", 0.05), ("weight", 0.25)))
+
+
 def test_equal_answers_are_said_to_be_equal(run: Run, model: str, image: str) -> None:
     done = run(
         "ask", image, "-m", model, "--method", "vanilla", "--method", "crop-blend:weight=0", "--max-new-tokens", "3"
@@ -105,12 +117,12 @@ def test_an_emoji_scene_for_the_photograph_model_gets_a_hint(
         assert run("scene", "-o", str(path)).code == 0
     for source in [*map(str, drawn), SCENE]:
         hint = f"airvlm: {source} is an emoji scene"
-        line = ["ask", source, "what ?", "--max-new-tokens", "1", "--method", "none"]
+        line = ["ask", source, "what ?", "--max-new-tokens", "1", "--method", "vanilla"]
         assert run(*line).err.startswith(hint)
         assert hint not in run(*line, "--model", "tiny").err
     plain = tmp_path / "plain.png"
     small_models.sample_image(1).save(plain)
-    assert "emoji" not in run("ask", str(plain), "what ?", "--max-new-tokens", "1", "--method", "none").err
+    assert "emoji" not in run("ask", str(plain), "what ?", "--max-new-tokens", "1", "--method", "vanilla").err
 
 
 # -- chat

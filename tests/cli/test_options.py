@@ -63,7 +63,6 @@ def test_options_in_a_group_are_explained_and_checked(capsys: pytest.CaptureFixt
             Composed(NoisyCrops(CropBlend(weight=0.2), std=2.0), VAF()),
         ),
         ("vanilla", [], None),
-        ("none", [], None),
     ],
 )
 def test_set_changes_the_part_that_has_the_option(method: str, settings: list[str], expected: object) -> None:

@@ -44,7 +44,7 @@ class FakeMethod(Method):
 def parse_fake(text: str) -> FakeMethod | None:
     """`kind:bias=1` -> the method."""
     kind, _, rest = text.partition(":")
-    if kind in ("vanilla", "none"):
+    if kind == "vanilla":
         return None
     options = dict(pair.split("=") for pair in rest.split(",") if pair)
     return FakeMethod(kind, float(options.get("bias", 0)), options.get("fires", "true") == "true")

@@ -512,7 +512,7 @@ def test_the_command_calibrates_the_embedded_model(tmp_path: Path, capsys: pytes
         (["nothing"], "nothing"),
         (["tiny-chair", "--budget", "soon"], "--budget soon"),
         (["tiny-chair", "--budget", "5"], "need at least"),
-        (["tiny-chair", "--method", "none"], "vanilla has no setting"),
+        (["tiny-chair", "--method", "vanilla"], "vanilla has no setting"),
         (["tiny-chair", "--split", "validation"], "--split"),
         (["tiny-chair", "--shard", "5/2"], "0/4"),
         (["tiny-chair", "--split", "test"], "--split"),

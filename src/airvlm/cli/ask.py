@@ -140,8 +140,12 @@ def _compare(asked: dict[str, Any], answers: dict[str, Answer], *, json: bool) -
             console.print(f"{label}: {body.plain}", markup=False, soft_wrap=True)
             continue
         body.append(f"\n{answer.tokens} tokens, {answer.seconds:.2f} s", style="dim")
-        width = max(38, console.width // min(len(answers), 3) - 2)
-        panels.append(Panel(body, title=escape(label), title_align="left", width=min(width, console.width)))
+        width = min(max(38, console.width // min(len(answers), 3) - 2), console.width)
+        title = label
+        if len(title) > width - 4:  # of a frame and its corners: rich would cut it
+            title = title.partition(":")[0]
+            body = Text.assemble((label.replace(",", ", ") + "\n", "dim"), body)
+        panels.append(Panel(body, title=escape(title), title_align="left", width=width))
     if panels:
         console.print(Columns(panels))
     same = [label for label, answer in list(answers.items())[1:] if answer.text == first]
@@ -256,5 +260,5 @@ def _print_full_report(answer: Answer | None) -> None:
         return
     facts = {name: value for name, value in answer.report.to_json().items() if value not in (None, [], (), {})}
     for name, value in facts.items():
-        if name not in ("rows", "parts"):
+        if name not in ("rows", "parts", "expected"):
             err().print(f"{name}: {value}", style="dim", markup=False, soft_wrap=True)

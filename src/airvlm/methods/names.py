@@ -48,7 +48,7 @@ MODULES = (
     *("direction_controls", "view_controls"),  # controls of directions and views
     *("biases", "controls"),
 )
-VANILLA = ("vanilla", "none")  # the model as it is
+VANILLA = "vanilla"  # the model as it is
 
 
 def _check_class(thing: Any) -> type[Method]:
@@ -156,7 +156,7 @@ def parse_method(text: str) -> Method | None:
     if wrapper:
         return _wrap(text, *wrapper.groups())
     name, _, rest = text.partition(":")
-    if name in VANILLA:
+    if name == VANILLA:
         if rest:
             raise ValueError(f"{text!r}: vanilla is the model as it is and has no options")
         return None
