@@ -7,7 +7,7 @@ from tools import walk
 
 HERE = Path(__file__).parent
 # What one answer may pass: lower these when they can be lowered, and raise them only for what an answer gains
-FILES, FUNCTIONS, CHANGES, RETURNS = 20, 178, 115, 96
+FILES, FUNCTIONS, CHANGES, RETURNS = 20, 165, 93, 74
 
 
 def first() -> list[int]:
