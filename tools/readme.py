@@ -127,10 +127,10 @@ def _paper(text: str | None) -> str:
 
 
 def leaderboards() -> str:
-    """The tables of every board that was measured here."""
-    from airvlm.leaderboard.board import Board
+    """All boards that were measured here as one."""
+    from airvlm.leaderboard.board import Board, merge
 
-    return "\n".join(Board.load(path).to_markdown() for path in sorted(BOARDS.glob("*.json")))
+    return merge([Board.load(path) for path in sorted(BOARDS.glob("*.json"))]).to_markdown()
 
 
 # -- models and commands

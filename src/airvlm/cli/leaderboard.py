@@ -87,6 +87,7 @@ def _measure(
     from airvlm.evaluation import evaluate as evaluation
     from airvlm.evaluation.plan import TaskSpec
     from airvlm.leaderboard.board import Board
+    from airvlm.leaderboard.costs import measure_costs
     from airvlm.leaderboard.methods import choose_methods, make_artifacts
 
     chosen, skipped = choose_methods(names)
@@ -100,7 +101,9 @@ def _measure(
         found = {} if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
         methods |= found
         results = evaluation.evaluate(vlm, specs, methods, out=folder, command=current_command(), **spread.arguments())
-    return Board.of(results, skipped=skipped, calibrated=found, submitted_by=name), results, folder
+        costs = measure_costs(vlm, methods, specs, folder)
+    board = Board.of(results, skipped=skipped, calibrated=found, costs=costs, submitted_by=name)
+    return board, results, folder
 
 
 def _calibrate(
@@ -117,6 +120,8 @@ def _calibrate(
     splits = [split_task(TaskSpec.of(task, **{**how, "limit": None}))[:2] for task in tasks]
     found = {}
     for label, method in methods.items():
+        if getattr(method, "faithful", False):  # stands for what was published, with its settings
+            continue
         try:
             search = Search(splits, [method], 8, Budget.parse(budget))
         except ValueError as error:  # nothing to search: a method without options, or a control

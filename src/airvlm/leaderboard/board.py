@@ -10,7 +10,7 @@ a rank: a method's rank is one more than the number of methods whose whole inter
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airvlm.evaluation.results import VANILLA, Results, TaskResults
 from airvlm.evaluation.store import digest
+from airvlm.leaderboard.costs import BATCH, TOKENS, Cost
 from airvlm.methods.names import METHODS
 from airvlm.reporting.tables import rows_to_csv
 
@@ -80,7 +81,7 @@ class Row(_Strict):
     tokens: float | None = None
     acted: float | None = None  # share of answers
     changed: float | None = None  # share of answers
-    cost: float | None = None  # seconds per answer over vanilla's, in the same run
+    cost: float | None = None  # time of an answer over vanilla's, of a prefill where answers are a word or two
     keeping_bias: float | None = None
     calibrated: bool = False  # the best setting on the calibration split; False: the method's default options
     submitted_by: Name = ""
@@ -107,6 +108,7 @@ class Board(_Strict):
         *,
         skipped: dict[str, str] | None = None,
         calibrated: Collection[str] = (),
+        costs: Mapping[str, Cost] | None = None,
         submitted_by: str = "",
     ) -> Board:
         """The board of a results folder.
@@ -115,6 +117,7 @@ class Board(_Strict):
             results: of an evaluation; tasks without a trade-off are left out.
             skipped: methods that were not run, and why.
             calibrated: labels of settings that were found on the calibration split.
+            costs: by label, as `measure_costs` finds them.
             submitted_by: who measured it, shown beside every row.
         """
         setups, rows = {}, []
@@ -125,7 +128,7 @@ class Board(_Strict):
             setup = _setup(results, task, trade.ys[0], trade.x)
             key = f"{setup.model}, {setup.task}"
             setups[key] = setup
-            made = [_row(task, key, setup, label, submitted_by) for label in task.methods]
+            made = [_row(task, key, setup, label, (costs or {}).get(label), submitted_by) for label in task.methods]
             rows += [row.model_copy(update={"calibrated": row.method in calibrated}) for row in made]
         versions = {name: metadata.version(name) for name in VERSIONS}
         return cls(versions=versions, setups=setups, rows=rows, skipped=skipped or {})
@@ -254,8 +257,9 @@ def describe(setup: Setup) -> str:
         f"{setup.items} items on {setup.images} images ({setup.split} split, {setup.variant}), greedy. Gain: the "
         f"difference in {setup.metric} to a bias at equal {setup.held_equal}, in points with a 95 % interval; positive "
         f"is better. Explained: the rest of the difference in {setup.metric} to vanilla, which the bias alone gives at "
-        "that place. Methods whose intervals overlap share a rank. Cost: seconds per answer over vanilla's in the same "
-        "run."
+        "that place. Methods whose intervals overlap share a rank. Each interval is for itself: of 40 methods without "
+        "any effect, about two would seem to have one. Cost: time over vanilla's in the same run, with a new image for "
+        f"every answer, in batches of {BATCH}: of {TOKENS} tokens for descriptions, of the first token for yes or no."
     )
 
 
@@ -333,14 +337,13 @@ def _setup(results: Results, task: TaskResults, metric: str, x: str) -> Setup:
     )
 
 
-def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: str) -> Row:
+def _row(task: TaskResults, key: str, setup: Setup, label: str, cost: Cost | None, submitted_by: str) -> Row:
     configuration = task.configuration(label)
     name = VANILLA if configuration is None else str(configuration["name"])
     kind = METHODS.get(name)
     n = max(1, len(task.items))
     rows = {row["metric"]: row for row in task.rows_of(label)}
     own = rows[setup.metric]
-    vanilla = next(iter(task.rows_of(VANILLA)))
     sign = -1.0 if setup.better == "lower" else 1.0
     gain = _orient(own, sign)
     difference = None if own["difference"] is None else sign * own["difference"] + 0.0
@@ -352,9 +355,6 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
         note, gain = "names no object that is there", (None, None, None)
     if failed:
         gain, difference = (None, None, None), None
-    cost = None
-    if label != VANILLA and own["seconds"] and vanilla["seconds"]:
-        cost = own["seconds"] / vanilla["seconds"]
     return Row(
         setup=key,
         method=label,
@@ -375,7 +375,7 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, submitted_by: st
         tokens=own["tokens"],
         acted=None if own["fired"] is None else own["fired"] / n,
         changed=None if own["changed"] is None else own["changed"] / n,
-        cost=cost,
+        cost=None if cost is None else cost.answer if (own["tokens"] or 0) > 2 else cost.prefill,
         keeping_bias=own["keeping_bias"],
         submitted_by=submitted_by,
     )
