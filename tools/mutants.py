@@ -474,6 +474,8 @@ class Campaign:
             with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
                 tree = Path(scratch) / "tree"
                 shutil.copytree(self.root, tree, ignore=UNCOPIED, symlinks=True)
+                if (shared := self.root.parent / "shared").is_dir():  # golden data
+                    tree.with_name("shared").symlink_to(shared)
                 os.environ |= {"TMPDIR": scratch, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
                 tempfile.tempdir = scratch
                 os.chdir(tree)
