@@ -461,6 +461,13 @@ def test_values_lie_in_the_ranges_that_the_options_declare(name: str) -> None:
                 assert type(value) is not bool
 
 
+def test_points_follow_the_golden_ratio_and_its_generalization() -> None:
+    golden, plastic = (1 + 5**0.5) / 2, 1.3247179572447460  # the roots of x^2 = x + 1 and of x^3 = x + 1
+    for i in range(5):
+        assert calibration._point(i, 1) == pytest.approx([(0.5 + i / golden) % 1])
+        assert calibration._point(i, 2) == pytest.approx([(0.5 + i / plastic) % 1, (0.5 + i / plastic**2) % 1])
+
+
 def test_a_range_is_of_whole_numbers_if_both_of_its_ends_are() -> None:
     assert [calibration._value((0, 3), t, "x", 4) for t in (0.0, 0.5, 0.99)] == [0, 2, 3]
     assert [calibration._value((0, 1.5), t, "x", 4) for t in (0.0, 0.5)] == [0, 0.75]

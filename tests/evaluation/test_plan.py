@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from fakes import FakeCaptions, FakeQuestions
@@ -14,10 +16,11 @@ from airvlm.evaluation.plan import (
     add_noise,
     choose_items,
     image_digest,
+    methods_to_json,
     plan_batches,
     split_method,
 )
-from airvlm.methods import VAF, Composed, CropBlend, EOSBias
+from airvlm.methods import VAF, Composed, CropBlend, EOSBias, Nullu
 from airvlm.tasks import load_task
 from airvlm.tasks.base import Item
 
@@ -173,3 +176,27 @@ def test_a_control_that_acts_last_is_split_off():
     assert split_method(control) == (None, "eos-bias", -1.5)
     assert split_method(Composed(first, control)) == (first, "eos-bias", -1.5)
     assert split_method(Composed(first, second, control)) == (Composed(first, second), "eos-bias", -1.5)
+
+
+def test_an_artifact_is_known_by_its_content(tmp_path: Path) -> None:
+    first, same, other = (tmp_path / name / "nullu.safetensors" for name in ("a", "b", "c"))
+    for path, content in ((first, b"1"), (same, b"1"), (other, b"2")):
+        path.parent.mkdir()
+        path.write_bytes(content)
+    methods = {
+        path.parent.name: Composed(Nullu(artifact=str(path)), EOSBias(bias=-1.0)) for path in (first, same, other)
+    }
+    found = methods_to_json({**methods, "vanilla": None})
+    assert found["vanilla"] is None
+    assert found["a"] == found["b"] != found["c"]
+    assert str(tmp_path) not in str(found)
+    first.write_bytes(b"3 and longer")  # another artifact in its place
+    assert methods_to_json(methods)["a"] not in found.values()
+    first.unlink()
+    assert str(first) in str(methods_to_json(methods)["a"])  # the method says that it is missing
+
+
+def test_an_approximation_is_asked_of_the_tasks_that_have_one(tmp_path):
+    own = {"max_new_tokens": 8, "limit": 2}
+    IMAGE.save(tmp_path / "a.png")
+    assert TaskSpec.of("tiny-pope", approximate=True, **own).options == {}

@@ -159,3 +159,8 @@ def test_a_file_that_the_next_batch_asks_about_is_not_read_again(tmp_path, monke
     before: dict[str, Any] = {}
     assert [run._read_images(batch(names), before) for names in ("aa", "ab", "b")] == [["a", "a"], ["a", "b"], ["b"]]
     assert opened == ["a", "b"]
+
+
+def test_a_stored_report_leaves_out_what_is_empty():
+    report = {"tokens": 3, "ratio": 0.0, "note": "", "layers": (), "notes": [], "extra": {}, "why": None, "cut": False}
+    assert run._shorten(report) == {"tokens": 3, "note": "", "fired": False}

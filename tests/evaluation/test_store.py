@@ -252,3 +252,9 @@ def test_opening_a_finished_store_cuts_off_a_torn_line(tmp_path):
     with Store(tmp_path) as store:
         assert len(store) == 1
     assert (tmp_path / FILE).read_bytes() == whole
+
+
+def test_an_answer_replaces_an_error_and_never_the_reverse(tmp_path):
+    failed, good = record(1, text=None, error="out of memory"), record(1)
+    (tmp_path / FILE).write_bytes(failed.to_line() + good.to_line() + failed.to_line())
+    assert list(Store(tmp_path, readonly=True)) == [good]

@@ -328,6 +328,12 @@ def test_an_answer_that_fills_the_cap_was_cut():
     assert derive_answer(trace, "eos-bias", 1.0, 3) == Derived("A dog.", 3, False)
 
 
+@pytest.mark.parametrize("texts", [TEXTS[:4], ["", " A", " B"]], ids=["stored once", "stored apart"])
+def test_an_answer_that_never_ended_is_the_whole_text(texts):
+    trace = end_trace(-1.0, len(texts) - 1, texts, [9.0, 5.0, 7.0][: len(texts) - 1])
+    assert derive_answer(trace, "", 0.0, None) == Derived(texts[-1].strip(), len(texts) - 1, False)
+
+
 def test_each_answer_holds_for_a_range_of_biases_on_yes():
     assert bias_ranges(0.0, [-3.0, 5.0, 0.5, -0.25]) == (-0.25, 0.5)
     assert bias_ranges(0.5, [0.5]) == (0.5, np.inf) and bias_ranges(0.4, [0.5]) == (-np.inf, 0.5)

@@ -39,3 +39,11 @@ def test_one_process_of_a_launch_gathers_and_no_scheduled_shard_does():
 def test_who_helps_does_its_own_part_first_and_the_others_from_their_far_end():
     shard = Shard(0, 2, helps=True)
     assert shard.share(range(6)) == [0, 2, 4, 5, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "name"), [(None, 2, None), (1, 0, None), (1, 2, "cuda:1"), (3, 2, "cuda:1")]
+)
+def test_processes_share_the_gpus(device, gpus, name, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert Shard(device=device).gpu() == name

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from airvlm.methods.avisc import AvisC
+from airvlm.methods.avisc import AvisC, find_blind
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import small_models
 from tests.methods.reference import IMAGE, TOKENS, Written, answer, check_close, pass_over
@@ -83,3 +83,9 @@ def test_wrong_options_are_refused() -> None:
     for options in ({"alpha": -1.0}, {"gamma": 2.0}, {"lam": 11.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             AvisC(**options)  # type: ignore[arg-type]
+
+
+def test_an_only_visual_token_is_blind_like_any_at_the_mean() -> None:
+    visual = torch.tensor([[False, True, False], [False, False, False]])
+    attention = torch.full((2, 2, 3), 1 / 3)
+    assert torch.equal(find_blind(attention, visual, 0.5, 1.0), visual)

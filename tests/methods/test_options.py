@@ -26,6 +26,8 @@ class Knobs(Method):
     gain: float = option(0.5, "how much", low=0, high=2, off=0)
     count: int | None = option(None, "how many", low=1)
     pair: tuple[float, float] = option((0.0, 1.0), "from and to")
+    many: tuple[float, ...] = option((), "some numbers")
+    anything: Any = None
     plain: float = 1.0  # no metadata: checked by its type alone
 
 
@@ -42,6 +44,8 @@ class Knobs(Method):
         ({"count": 10**30}, "64 bits"),
         ({"pair": (1.0,)}, "give 2 values in parentheses"),
         ({"pair": (1.0, math.inf)}, "finite"),
+        ({"many": (1.0, "x")}, "many"),
+        ({"many": 1.0}, "many"),
         ({"plain": math.nan}, "plain = nan"),
         ({"plain": 1e300}, "plain"),
         ({"plain": None}, "plain"),
@@ -50,6 +54,11 @@ class Knobs(Method):
 def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Knobs(**options)
+
+
+def test_values_of_the_declared_types_are_accepted() -> None:
+    for options in ({"many": (1.0, 2)}, {"anything": "x"}, {"anything": (1, "x")}, {"gain": 2}, {"count": None}):
+        assert {name: getattr(Knobs(**options), name) for name in options} == options
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airvlm.runtime.text_stream import PartialText, _strip_ends
+from airvlm.runtime.locks import ModelLock
+from airvlm.runtime.text_stream import PartialText, _strip_ends, stream_text
 
 
 class Bytes:
@@ -57,3 +60,16 @@ def test_a_stream_has_no_white_space_at_its_ends(pieces: list[str]) -> None:
     found = list(_strip_ends(pieces))
     assert "".join(found) == "".join(pieces).strip()
     assert "" not in found
+
+
+def test_an_error_of_the_generation_reaches_the_reader_and_frees_the_model() -> None:
+    class Processor:
+        tokenizer = Bytes()
+
+    def generate(**kwargs: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    lock = ModelLock()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(stream_text(generate, Processor(), lock.acquire()))
+    assert not lock.waiting

@@ -136,3 +136,33 @@ def test_only_a_user_message_contains_images() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     with pytest.raises(ApiError, match="cannot contain an image"):
         parse(HELLO | {"messages": [{"role": "system", "content": [image]}, *HELLO["messages"]]})
+
+
+@pytest.mark.parametrize(("stop", "stops"), [(None, ()), ("END", ("END",)), (["a", "", "b"], ("a", "b"))])
+def test_stop_is_a_text_or_several(stop: Any, stops: tuple[str, ...]) -> None:
+    assert parse(HELLO | {"stop": stop}).stops == stops
+
+
+def test_the_numbers_of_values_and_messages_that_are_named_are_accepted() -> None:
+    parse(HELLO | {"messages": HELLO["messages"] * 128})
+    values = json.dumps(HELLO).count(",") + sum(json.dumps(HELLO).count(mark) for mark in "[{")
+    parse(HELLO, Limits(values=values))
+    with pytest.raises(ApiError, match=f"more than {values - 1} values"):
+        parse(HELLO, Limits(values=values - 1))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "server_error"),
+        (503, "server_error"),
+    ],
+)
+def test_an_error_has_the_type_that_openais_client_expects(status: int, kind: str) -> None:
+    assert ApiError(status, "no").body()["error"]["type"] == kind

@@ -150,5 +150,13 @@ def test_a_duplicate_question_is_an_error_unless_lenient(tmp_path: Path) -> None
     assert scores.coverage.duplicate == 1 and "count has 2 questions here, 60 in MME" in scores.notes
 
 
+def test_only_a_subtask_of_another_length_is_noted(tmp_path: Path) -> None:
+    for name, pairs in {"OCR": 20, "color": 20, "mine": 1}.items():
+        text = "".join(f"{i}.png\tIs it {side}?\t{side}\tYes\n" for i in range(pairs) for side in ("Yes", "No"))
+        (tmp_path / f"{name}.txt").write_text(text)
+    notes = " ".join(score_file(MME(), tmp_path).notes)
+    assert "color has 40 questions here, 60 in MME" in notes and "OCR has" not in notes and "mine has" not in notes
+
+
 def test_the_answer_is_read_from_the_first_four_characters_even_over_several_lines() -> None:
     assert MME().parse(Item("1", None, "?"), "No\nThere is none.") == "no"

@@ -81,6 +81,7 @@ def test_descriptions_of_others_are_scored(tmp_path: Path) -> None:
     answers = tmp_path / "answers.jsonl"
     answers.write_text('{"image_id": 3, "caption": "A bus and a small car."}')
     assert score_file(ObjectHalBench(), answers, _coco(tmp_path)).metrics["Ment"] == 50
+    assert score_file(ObjectHalBench(tmp_path), answers).metrics["Ment"] == 50  # the benchmark's own folder
 
 
 def test_only_the_empty_one_of_two_descriptions_is_unreadable(tmp_path: Path) -> None:

@@ -103,6 +103,13 @@ def test_answers_without_labels_are_parsed_and_listed(parser: str) -> None:
     assert "give the POPE file with --truth" in scores.notes[0]
 
 
+def test_an_answer_without_label_is_shown_as_it_is_parsed_under_each_label(tmp_path: Path) -> None:
+    path = _write(tmp_path / "own.jsonl", [{"answer": "Yes."}])
+    for parser, fields in {"strict": {"parsed"}, "vcd": {"parsed_if_yes", "parsed_if_no"}}.items():
+        [detail] = score_file(load_task("pope", variant=parser), path).details
+        assert {name for name in detail if name.startswith("parsed")} == fields
+
+
 def test_prompts_of_papers_are_styles() -> None:
     prompts = {style: Pope(prompt_style=style).prompt(_item()) for style in ("plain", "vcd", "clearsight", "llava")}
     assert prompts["plain"] == "Is there a dog in the image?"

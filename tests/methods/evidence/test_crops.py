@@ -211,10 +211,10 @@ def test_shrinking_an_image_of_the_models_own_size_is_refused(llava: Any) -> Non
 
 
 def test_a_sliver_at_any_edge_is_one_pixel_of_the_shrunk_image(llava: Any) -> None:
-    boxes = [Box(315, 315, 320, 320), Box(0, 0, 2, 2), Box(310, 0, 320, 160)]
+    boxes = [Box(315, 315, 320, 320), Box(0, 0, 2, 2), Box(310, 0, 320, 160), Box(40, 80, 160, 240)]
     shrunk, found = _shrink_to_input(*llava, small_models.sample_image(1, (320, 320)), boxes)
     assert shrunk.size == (32, 32)
-    assert found == [Box(31, 31, 32, 32), Box(0, 0, 1, 1), Box(31, 0, 32, 16)]
+    assert found == [Box(31, 31, 32, 32), Box(0, 0, 1, 1), Box(31, 0, 32, 16), Box(4, 8, 16, 24)]
 
 
 # -- crops at other sizes

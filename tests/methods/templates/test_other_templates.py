@@ -70,6 +70,9 @@ def test_a_lens_reads_the_outputs_of_layers(family: str, kind: type[Early]) -> N
     expected = plain.logits + 0.5 * lens.mean(0)
     torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-4)
     assert run.report.layers == (0, 1)
+    flips = (found.argmax(-1) != plain.logits.argmax(-1)).sum(-1).tolist()
+    assert sum(flips) and run.report.extra == {"likeliest_changed": sum(flips)}
+    assert [row.extra["likeliest_changed"] for row in run.report.rows] == flips
 
 
 # -- steering
@@ -224,6 +227,10 @@ def test_a_re_ask_is_the_call_with_the_new_images_and_prompt(family: str) -> Non
     assert torch.equal(found[:, :length], batch["input_ids"])  # the caller's own prompt stands in front
     assert torch.equal(found[:, length:], expected[:, direct["input_ids"].shape[1] :])
     assert [row.fired for row in run.report.rows] == [bool(images) for _, images in rows]
+    facts = [{"box": (4, 4, 28, 28)} if images else {} for _, images in rows]
+    assert [row.extra for row in run.report.rows] == facts
+    shown = [one for one in facts if one]
+    assert run.report.extra == (shown[0] if len(shown) == 1 else {"rows": shown})
 
 
 # -- loops

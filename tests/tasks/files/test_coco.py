@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airvlm.tasks.files.coco import get_image_key, read_labels, read_objects
+from airvlm.tasks.files.coco import get_image_key, read_labels, read_objects, read_references
 
 
 def test_an_image_is_named_by_its_coco_id_or_its_file_name() -> None:
@@ -64,3 +64,14 @@ def test_objects_that_are_no_list_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "objects.json").write_text(json.dumps({"a": "cat"}))
     with pytest.raises(ValueError, match="field a: expected a list of object names, not 'cat'"):
         read_objects(tmp_path / "objects.json")
+
+
+def test_captions_come_from_coco_or_from_either_form_of_a_mapping(tmp_path: Path, coco: Path) -> None:
+    captions = {"1": ["a dog", "a hound"], "000000000002.jpg": ["a chair"]}
+    for name, content in {"plain": captions, "refs": {"refs": captions}}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+        assert read_references(tmp_path / name) == {"1": ["a dog", "a hound"], "2": ["a chair"]}
+        assert read_references(tmp_path / name, {"2"}) == {"2": ["a chair"]}
+    (tmp_path / "refs").write_text(json.dumps({"refs": {"1": "a dog"}}))
+    with pytest.raises(ValueError, match=r"field refs\.1: expected a list of captions, not 'a dog'"):
+        read_references(tmp_path / "refs")

@@ -38,6 +38,13 @@ def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
         read_records(path)
 
 
+@pytest.mark.parametrize("text", ['{"id": 1}\n\n[2]\n', '[{"id": 1},\n\n 2]'], ids=["lines", "list"])
+def test_a_record_that_is_no_object_is_an_error_with_its_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=r"a\.json, line 3: expected a JSON object, found"):
+        read_records(tmp_path / "a.json")
+
+
 def _row(**fields: object) -> Row:
     return Row(fields, Path("a.jsonl"), "line 3", 3)
 

@@ -247,8 +247,11 @@ def test_the_environment_describes_the_judge(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("AIRVLM_JUDGE_URL", "http://127.0.0.1:1/v1/")
     monkeypatch.setenv("AIRVLM_JUDGE_MODEL", "m")
     monkeypatch.setenv("AIRVLM_JUDGE_CACHE", str(tmp_path / "kept.jsonl"))
+    monkeypatch.delenv("AIRVLM_JUDGE_KEY", raising=False)
+    assert Judge.from_environment().key is None
+    monkeypatch.setenv("AIRVLM_JUDGE_KEY", "k")
     judge = Judge.from_environment()
-    assert (judge.url, judge.model) == ("http://127.0.0.1:1/v1", "m")
+    assert (judge.url, judge.model, judge.key) == ("http://127.0.0.1:1/v1", "m", "k")
     assert judge.verdicts is not None
     assert judge.verdicts.path == tmp_path / "kept.jsonl"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airvlm.tasks.words.base_forms import find_nouns, lemmatize, lemmatize_noun, singularize
+from airvlm.tasks.words.base_forms import Words, find_base_forms, find_nouns, lemmatize, lemmatize_noun, singularize
 from airvlm.tasks.words.tokens import tokenize
 
 
@@ -46,3 +46,15 @@ def test_verbs_are_not_nouns() -> None:
 @pytest.mark.parametrize(("word", "base"), [("firemen", "fireman"), ("specimen", "specimen"), ("omen", "omen")])
 def test_men_are_a_plural(word: str, base: str) -> None:
     assert lemmatize_noun(word) == base
+
+
+@pytest.mark.parametrize(
+    ("words", "forms"),
+    [
+        ("exact", "three vase on bus and goose"),
+        ("wordnet-rules", "three vas on bus and geese"),
+        ("pattern", "three vase on bus and goose"),
+    ],
+)
+def test_base_forms_follow_the_extractor(words: Words, forms: str) -> None:
+    assert find_base_forms("three vases on buses and geese", words) == forms.split()
