@@ -2,8 +2,9 @@
 
 It keeps two rules of a real one. An operation between it and a tensor of another device raises (0-dimensional CPU
 tensors and CPU indices excepted, as on CUDA), and whatever a real one would wait for (item, tolist, nonzero, a copy to
-the CPU, boolean indexing) is a read-back, counted with the line that caused it. A copy into pinned memory that asks
-for no waiting is none, and its numbers arrive LAG operations later. There are two of them, `pretend:0` and `pretend:1`.
+the CPU, boolean indexing) is a read-back, counted with the line that caused it. A copy of the CPU's numbers to it is an
+upload, which waits as well. A copy into pinned memory that asks for no waiting is no read-back, and its numbers arrive
+LAG operations later. There are two of them, `pretend:0` and `pretend:1`.
 """
 
 import sys
@@ -36,6 +37,7 @@ WAITING = {
     aten.unique_consecutive: "unique_consecutive",
     aten.repeat_interleave: "repeat_interleave",
     aten.linalg_cholesky: "linalg.cholesky",
+    aten._linalg_svd: "linalg.svd",
     aten.bincount: "bincount",
 }
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten._index_put_impl_}
@@ -58,6 +60,7 @@ class Log:
     """What happened on the devices."""
 
     read_backs: list[ReadBack] = field(default_factory=list)
+    uploads: list[ReadBack] = field(default_factory=list)
     # dtype, elements and line of every new tensor of at least `watch` elements
     allocated: list[tuple[torch.dtype, int, str]] = field(default_factory=list)
     watch: int | None = None
@@ -75,6 +78,7 @@ class Log:
 
     def clear(self) -> None:
         self.read_backs.clear()
+        self.uploads.clear()
         self.allocated.clear()
         self.coming.clear()
         self.launches = 0
@@ -139,6 +143,8 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
                 log.coming.append((log.launches + LAG, args[0], source.held.clone()))
                 return args[0]
             log.read_backs.append(ReadBack("copy to the CPU", _line()))
+        elif target.type == "pretend" and not isinstance(source, Pretend) and source.dim():
+            log.uploads.append(ReadBack("copy from the CPU", _line()))
     else:
         if packet in INDEXING:
             _check_indexing(log, packet, args)
@@ -173,6 +179,8 @@ def _run(log: Log, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _check_indexing(log: Log, packet: Any, args: Any) -> None:
+    if isinstance(args[0], Pretend) and any(isinstance(i, Tensor) and not isinstance(i, Pretend) for i in args[1]):
+        log.uploads.append(ReadBack("indices on the CPU", _line()))
     mask = any(isinstance(i, Pretend) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     # x[mask] = one number is a masked_fill, which waits for nothing
     if mask and not (packet not in (aten.index, aten._unsafe_index) and args[2].numel() == 1):
@@ -232,6 +240,8 @@ class _Literals(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor) and not (args and isinstance(args[0], Tensor)):
             device = torch.device(kwargs.pop("device", None) or "cpu")
             made = func(*map(_plain, args[:1]), *args[1:], **kwargs)
+            if device.type == "pretend":
+                self.log.uploads.append(ReadBack("copy from the CPU", _line()))
             return Pretend(made, _numbered(device)) if device.type == "pretend" else made.to(device)
         if func is torch.zeros and kwargs.pop("pin_memory", False):
             if self.log.pinned is None:

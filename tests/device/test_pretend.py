@@ -37,6 +37,7 @@ def test_tensors_of_different_devices_are_refused_except_cpu_scalars_and_indices
         ("copy to the CPU", lambda x: x.cpu()),
         ("copy to the CPU", lambda x: torch.zeros(3).copy_(x)),
         ("equal", lambda x: torch.equal(x, x)),
+        ("linalg.svd", lambda x: torch.linalg.svd(x[None])),
     ],
 )
 def test_every_read_back_is_counted_with_its_line(kind: str, read: object) -> None:
@@ -48,6 +49,25 @@ def test_every_read_back_is_counted_with_its_line(kind: str, read: object) -> No
         assert not log.read_backs
         read(x)  # type: ignore[operator]
         (one,) = log.read_backs
+        assert one.kind == kind and "test_pretend.py" in one.line
+
+
+@pytest.mark.parametrize(
+    ("kind", "send"),
+    [
+        ("copy from the CPU", lambda x: torch.ones(3).to(x.device)),
+        ("copy from the CPU", lambda x: torch.tensor([1, 2], device=x.device)),
+        ("copy from the CPU", lambda x: x.copy_(torch.ones(3))),
+        ("indices on the CPU", lambda x: x[torch.tensor([0, 2])]),
+    ],
+)
+def test_every_upload_is_counted_with_its_line(kind: str, send: object) -> None:
+    with accelerator() as log:
+        x = torch.zeros(3, device=FIRST) + torch.tensor(1.0)
+        x.to(SECOND)
+        assert not log.uploads
+        send(x)  # type: ignore[operator]
+        (one,) = log.uploads
         assert one.kind == kind and "test_pretend.py" in one.line
 
 

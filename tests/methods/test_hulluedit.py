@@ -72,8 +72,8 @@ def test_the_last_state_is_edited_before_the_head(method: HulluEdit, family: str
 
 
 def test_rows_without_variance_have_no_main_directions() -> None:
-    assert main_directions(torch.ones(4, 6), None, 2).shape == (6, 0)
-    assert main_directions(torch.eye(6)[:2], None, 2).shape == (6, 1)
+    assert not main_directions(torch.ones(4, 6), None, 2).any()
+    assert main_directions(torch.eye(6)[:2], None, 2).any(0).tolist() == [True, False]
 
 
 def test_beams_are_refused_and_layers_checked() -> None:

@@ -87,10 +87,11 @@ class _Deactivate(AttentionIntervention):
 
     def __init__(self, method: ADHH, context: Context) -> None:
         super().__init__(method, context)
-        self._heads: dict[int, list[int]] = {}
+        self._listed: dict[int, Tensor] = {}  # layer -> (H,)
         for layer, head in find_heads(method, context):
-            self._heads.setdefault(layer, []).append(head)
-        self.span = sorted(self._heads)
+            heads = torch.zeros(context.parts.num_heads(layer), dtype=torch.bool)
+            self._listed.setdefault(layer, heads)[head] = True
+        self.span = sorted(self._listed)
         self._highest: Tensor | None = None  # (batch_size,) largest attention of a listed head on the text
 
     def on_call(self, call: GenerateCall) -> None:
@@ -102,8 +103,7 @@ class _Deactivate(AttentionIntervention):
         text = ~(self.visual_keys | self.before_keys | self.padding_keys)  # (B, total)
 
         def deactivate(p: Tensor) -> Tensor:  # (B, H, R, T)
-            listed = torch.zeros(p.shape[1], dtype=torch.bool, device=p.device)
-            listed[self._heads[layer]] = True
+            listed = self._listed[layer] = self._listed[layer].to(p.device)
             after = fit_keys(text, p.shape[-1], self.total).to(p.device)[:, None, None]  # (B, 1, 1, T)
             share = (p * after).sum(-1) * listed[:, None]  # (B, H, R)
             hit = listed[:, None] & (share >= self.method.tau)

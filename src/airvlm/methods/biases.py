@@ -161,12 +161,13 @@ class _Bias(_OnScores):
         self.bias, self.tokens = bias, tokens
 
     def processors(self, call: GenerateCall) -> list[LogitsProcessor]:
-        self._ids = torch.tensor(find_end_tokens(call) if self.tokens is None else self.tokens)
+        tokens = find_end_tokens(call) if self.tokens is None else self.tokens
+        self._ids = torch.tensor(tokens, device=call.input_ids.device)
         return super().processors(call)
 
     def change(self, scores: Tensor) -> Tensor:
         values = scores.new_full((scores.shape[0], len(self._ids)), self.bias)
-        return scores.index_add(1, self._ids.to(scores.device), values)
+        return scores.index_add(1, self._ids, values)
 
 
 class _Cut(_OnScores):
@@ -216,7 +217,7 @@ class _NearTie(_OnScores):
         pass  # only ties are: see `change`
 
     def change(self, scores: Tensor) -> Tensor:
-        yes, no = self._yes.to(scores.device), self._no.to(scores.device)
+        yes, no = self._yes, self._no = self._yes.to(scores.device), self._no.to(scores.device)
         p = scores.float().softmax(-1)
         p_yes, p_no = p[:, yes].sum(-1), p[:, no].sum(-1)  # (B,)
         difference = torch.where(p_yes + p_no > self.method.mass, (p_yes - p_no).abs(), torch.inf)

@@ -131,7 +131,9 @@ class _LeastAttendedText:
         attended = attended.masked_fill(~seen[:, first:], torch.inf)
         rank = attended.argsort(dim=-1, stable=True).argsort(dim=-1)
         counts = [visible_text(self._step + 1 + j) for j in range(new - first)]
-        chosen = rank < torch.tensor(counts, device=p.device)[:, None]  # (B, R, total)
+        # a number by itself goes to a device with the operation; a tensor is copied there
+        limit = counts[0] if len(counts) == 1 else torch.tensor(counts, device=p.device)[:, None]
+        chosen = rank < limit  # (B, R, total)
         chosen = torch.cat([chosen[:, :1].expand(-1, first, -1), chosen], 1) & seen  # the prompt's last token decides
         nothing = ~chosen.any(-1, keepdim=True)
         self._blind = nothing[..., 0] & real.to(p.device)[:, total - new :]

@@ -35,7 +35,7 @@ class HulluEdit(Method):
     paper: ClassVar[str | None] = "HulluEdit: evidence subspace editing (CVPR 2026, arXiv 2602.22727)"
     summary: ClassVar[str] = "shrinks what neither the image's nor the text's states explain of the last state"
     site: ClassVar[str] = "logits"
-    cost: ClassVar[str] = "1 pass, and two singular value decompositions per token"
+    cost: ClassVar[str] = "1 pass, and two singular value decompositions per token, each of which waits for the device"
     decoding: ClassVar[tuple[str, ...]] = ("greedy", "sampling")
 
     blend: float = option(0.7, "share of the edited state; 0 is off", low=0, high=1, off=0, search=(0.1, 1.0))
@@ -83,7 +83,7 @@ class HulluEdit(Method):
 def main_directions(X: Tensor, weights: Tensor | None, rank: int) -> Tensor:
     """The first right singular vectors (d, <= rank) of the centered rows of X (n, d), weighted or not.
 
-    Directions without any variance are left out: which of them come first would be arbitrary.
+    Directions without any variance are zero, since which of them come first would be arbitrary.
     """
     if weights is None:
         centered = X - X.mean(0)
@@ -91,7 +91,7 @@ def main_directions(X: Tensor, weights: Tensor | None, rank: int) -> Tensor:
         centered = (X - weights @ X) * weights.sqrt()[:, None]
     _, values, right = torch.linalg.svd(centered.double(), full_matrices=False)
     kept = values[:rank] > 1e-6 * values[:1]
-    return right[: len(kept)][kept].T.float()
+    return (right[: len(kept)].contiguous() * kept[:, None]).T.float()
 
 
 class _Edit(Intervention):
@@ -118,6 +118,9 @@ class _Edit(Intervention):
             self._last = h[:, -1]
 
     def _keep(self, fp: ForwardPass, h: Tensor) -> None:
+        if fp.is_decode:
+            self._text = [torch.cat([known, own.float()]) for known, own in zip(self._text, h, strict=True)]
+            return
         visual = torch.zeros(h.shape[:2], dtype=torch.bool) if fp.visual is None else fp.visual_on_cpu
         real = fp.zero_padding(torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)).cpu()
         if self.method.faithful and fp.visual is not None:  # as many as there are, after the first token
@@ -133,7 +136,8 @@ class _Edit(Intervention):
 
     @torch.no_grad()
     def logits(self, fp: ForwardPass, logits: Tensor) -> Tensor | None:
-        if self.active_rows(fp) is None or not fp.generating or self._last is None or not self._visual:
+        changed = self.active_rows(fp)
+        if changed is None or not fp.generating or self._last is None or not self._visual:
             return None
         assert self.has_image_on_cpu is not None
         rows = [r for r, shown in enumerate(self.has_image_on_cpu.tolist()) if shown]
@@ -143,8 +147,6 @@ class _Edit(Intervention):
             for row in rows:
                 edited[row] = self.method.edit(h[row].float(), self._visual[row], self._text[row]).to(h.dtype)
             new = self.context.parts.head(edited).to(logits)  # (B, V)
-        changed = torch.zeros(len(logits), dtype=torch.bool)
-        changed[rows] = True
         new = torch.where(changed.to(logits.device)[:, None], new, logits[:, -1])
         self.stats.count(changed.long())
         return torch.cat([logits[:, :-1], new[:, None]], 1)

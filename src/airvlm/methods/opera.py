@@ -180,6 +180,8 @@ class _Opera(AttentionIntervention):
         real = torch.ones(B, self.total + 1, dtype=torch.long, device=tokens.device)
         if padding is not None:
             real[:, : padding.shape[1]] = (~padding).long()
+        # generate gives no mask where nothing is padded, which saves transformers from reading it back
+        mask = None if fp.inputs.get("attention_mask") is None else real.repeat_interleave(k, 0)
         positions = fp.inputs.get("position_ids")
         positions = real.cumsum(-1)[:, -1:] - 1 if positions is None else positions[..., -1:] + 1
         seen: list[Tensor] = []
@@ -191,7 +193,7 @@ class _Opera(AttentionIntervention):
             with without_methods(), editing_stream(reader):
                 model(
                     input_ids=tokens.reshape(-1, 1),
-                    attention_mask=real.repeat_interleave(k, 0),
+                    attention_mask=mask,
                     position_ids=positions.repeat_interleave(k, -2),
                     past_key_values=branch,
                     use_cache=True,

@@ -114,7 +114,7 @@ class _Redistribute(AttentionIntervention):
     def __init__(self, method: VAR, context: Context) -> None:
         super().__init__(method, context)
         depth = len(context.parts.layers)
-        self._dims = find_dimensions(method, context)
+        self._dims = torch.tensor(find_dimensions(method, context))
         self.span = default_span(depth) if method.layers is None else layer_span(method.layers, depth)
         if 0 in self.span:
             raise ValueError(f"layers = {method.layers}: the first layer has no sinks; begin at 1")
@@ -131,7 +131,8 @@ class _Redistribute(AttentionIntervention):
         if fp.visual is None:
             return
         prompt = h[:, : fp.first_generated + 1] if fp.is_prefill else h
-        size = normalized_size(prompt)[..., self._dims].amax(-1)  # (B, P)
+        self._dims = self._dims.to(h.device)
+        size = normalized_size(prompt).index_select(-1, self._dims).amax(-1)  # (B, P)
         sinks = fp.zero_padding(nn.functional.pad(size > self.method.tau, (0, h.shape[1] - size.shape[1])))
         known = None if fp.is_prefill else self._sinks.get(layer + 1)
         self._sinks[layer + 1] = sinks if known is None else torch.cat([self._all_keys(known, h.shape[1]), sinks], 1)

@@ -64,6 +64,7 @@ class AttentionIntervention(Intervention):
         self.before_keys: Tensor | None = None  # (B, total) text before the first image
         self.padding_keys: Tensor | None = None  # (B, total)
         self.current: tuple[Tensor, int, bool] | None = None  # queries (B, L), the first of them, whether it is all
+        self._every = False  # every row shows an image
         self._layer_of: dict[nn.Module, int] = {}
         self._reached: Counter[int] = Counter()  # passes in which a layer's attention was reached
         self._passes = 0  # passes in which it should have been
@@ -99,12 +100,13 @@ class AttentionIntervention(Intervention):
             self.visual_keys = self.before_keys = self.padding_keys = None
         self.current = None
         if fp.visual is not None:
+            assert self.has_image_on_cpu is not None
+            self._every = bool(self.has_image_on_cpu.all())
             self._find_image(fp, fp.visual)
         elif self.visual_keys is not None and self.has_image is not None:
             self._extend_keys(torch.zeros_like(self.visual_keys[:, :1]).expand(-1, fp.length))
             rows = self.has_image.repeat_interleave(fp.beams)
-            assert self.has_image_on_cpu is not None
-            self.current = rows[:, None].expand(-1, fp.length), 0, bool(self.has_image_on_cpu.all())
+            self.current = rows[:, None].expand(-1, fp.length), 0, self._every
         self._passes += self.current is not None
 
     def count_queries(self, fp: ForwardPass) -> None:

@@ -117,7 +117,9 @@ class SteeringIntervention(Intervention):
         if self.method.phases == "decode":
             first = fp.first_generated + 1 if fp.is_prefill else 0  # without a cache answers are read again
             acts = acts & (torch.arange(y.shape[1], device=y.device) >= first)
-        v = (v if self.control is None else self.control(layer, v)).to(y.device)
+        v = self.directions[layer] = v.to(y.device)
+        if self.control is not None:
+            v = self.control(layer, v)
         if len(v) > 1:
             v = v.repeat_interleave(fp.beams, 0)
         new = self.steer(y, v[:, None], layer, fp)
