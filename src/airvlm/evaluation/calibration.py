@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from airvlm.evaluation.evaluate import curve_methods, find_trade_off
-from airvlm.evaluation.plan import ModelInfo, TaskSpec, choose_items
+from airvlm.evaluation.plan import ModelInfo, TaskSpec, choose_items, methods_to_json
 from airvlm.evaluation.results import VANILLA, TaskResults
 from airvlm.evaluation.spread import Runner
 from airvlm.evaluation.statistics import Array, Estimate
@@ -569,7 +569,7 @@ class _Run:
         trades = {spec.key: find_trade_off(spec) if curve else None for spec in specs}
         curves = {key: curve_methods(trade, trade.biases) if trade else {} for key, trade in trades.items()}
         self.runner.run([(spec, methods | curves[spec.key]) for spec in specs], self.store)
-        configurations = {label: None if method is None else method.to_json() for label, method in methods.items()}
+        configurations = methods_to_json(methods)
         tasks = {}
         for spec in specs:
             drawn = {label: method.to_json() for label, method in curves[spec.key].items()}

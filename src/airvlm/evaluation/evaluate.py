@@ -19,7 +19,7 @@ from typing import Any
 
 from airvlm.evaluation.manifest import update_manifest
 from airvlm.evaluation.matched import calibration_spec, match_controls
-from airvlm.evaluation.plan import Batch, TaskSpec, plan_phases, plan_traces, split_method
+from airvlm.evaluation.plan import Batch, TaskSpec, methods_to_json, plan_phases, plan_traces, split_method
 from airvlm.evaluation.recorder import trace_problem
 from airvlm.evaluation.results import VANILLA, Results, TaskResults
 from airvlm.evaluation.run import pending
@@ -168,8 +168,8 @@ class Evaluation:
         trades = {spec.key: find_trade_off(spec) if self.curve else None for spec in specs}
         curves = {key: curve_methods(trade, trade.biases) if trade else {} for key, trade in trades.items()}
         everything = {label: method for own in methods.values() for label, method in own.items()}
-        note = functools.partial(update_manifest, runner.folder, runner.model, specs, _as_json(everything))
-        note(curves=_all_as_json(curves), sweeps=sweeps, command=self.command if runner.shard.index == 0 else None)
+        note = functools.partial(update_manifest, runner.folder, runner.model, specs, methods_to_json(everything))
+        note(curves=_all_to_json(curves), sweeps=sweeps, command=self.command if runner.shard.index == 0 else None)
         with Store(runner.folder) as store:
 
             def ask(plan: Mapping[str, Mapping[str, Any]]) -> None:
@@ -195,7 +195,7 @@ class Evaluation:
                 more = {key: curve_methods(trade, missing_biases(tasks[key])) for key, trade in trades.items() if trade}
                 if not any(more.values()):
                     break
-                note(curves=_all_as_json(more))
+                note(curves=_all_to_json(more))
                 ask(more)
             return read()
 
@@ -259,9 +259,5 @@ def missing_biases(task: TaskResults) -> list[float]:
     return [bias * 1.5 for bias in ends if bias and abs(bias) * 1.5 <= LARGEST_BIAS]
 
 
-def _as_json(methods: Mapping[str, Any]) -> dict[str, Json | None]:
-    return {label: None if method is None else method.to_json() for label, method in methods.items()}
-
-
-def _all_as_json(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {key: _as_json(curve) for key, curve in curves.items()}
+def _all_to_json(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: methods_to_json(curve) for key, curve in curves.items()}

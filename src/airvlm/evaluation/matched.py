@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airvlm.evaluation.plan import ModelInfo, TaskSpec, choose_items
+from airvlm.evaluation.plan import ModelInfo, TaskSpec, choose_items, methods_to_json
 from airvlm.evaluation.results import VANILLA, TaskResults
 from airvlm.evaluation.store import Json, Store
 from airvlm.methods.base import Method
@@ -91,7 +91,7 @@ def match_controls(
     def count(method: Method) -> int:
         """Answers of the calibration split that a method changes."""
         ask(split, {VANILLA: None, "method": method})
-        configurations: dict[str, Json | None] = {VANILLA: None, "method": method.to_json()}
+        configurations = methods_to_json({VANILLA: None, "method": method})
         return TaskResults.of(split, configurations, {}, store, model.fingerprint).count_changed("method")
 
     goals: dict[Method, int] = {}

@@ -36,6 +36,7 @@ __all__ = [
     "add_noise",
     "choose_items",
     "image_digest",
+    "methods_to_json",
     "plan_batches",
     "plan_phases",
     "plan_traces",
@@ -214,7 +215,7 @@ def plan_batches(spec: TaskSpec, methods: Mapping[str, Any], model: ModelInfo, s
     """
     # the manifest holds the list of images once: in every record it would be nearly all of a store's bytes
     settings = {name: value for name, value in spec.task.settings().items() if name != "images"}
-    configurations = {label: None if method is None else method.to_json() for label, method in methods.items()}
+    configurations = methods_to_json(methods)
     place: dict[str, int] = {}  # of an image, in the task's order
     rows = []
     for item in spec.items:
@@ -337,6 +338,29 @@ def split_method(method: Any) -> tuple[Any, str, float]:
         return method, "", 0.0
     rest = parts[:-1]
     return (None if not rest else rest[0] if len(rest) == 1 else Composed(*rest)), parts[-1].name, parts[-1].bias
+
+
+def methods_to_json(methods: Mapping[str, Any]) -> dict[str, Json | None]:
+    """Methods as records hold them, by label. An artifact is named by its content: the file may move or change."""
+    return {label: None if method is None else _hash_artifacts(method.to_json()) for label, method in methods.items()}
+
+
+def _hash_artifacts(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            name: _name_artifact(one) if name == "artifact" and one else _hash_artifacts(one)
+            for name, one in value.items()
+        }
+    return [_hash_artifacts(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _name_artifact(file: str) -> str:
+    path = Path(file).expanduser()
+    try:
+        stat = path.stat()
+        return f"{path.name} {_file_digest(str(path), stat.st_mtime_ns, stat.st_size)}"
+    except OSError:  # the method itself says what is wrong with its file
+        return file
 
 
 @lru_cache(maxsize=1)
