@@ -83,6 +83,12 @@ def test_one_family_is_found_by_type_or_checkpoint(run: Run, name: str) -> None:
     assert run("info", "models", name, "--json").json["title"] == "LLaVA 1.5"
 
 
+def test_the_model_with_fetched_parts_is_listed_and_shown(run: Run) -> None:
+    assert "from the hub" in next(line for line in run("info", "models").out.splitlines() if "smol  " in line)
+    assert run("info", "smol").out == run("info", "models", "smol").out
+    assert "openai/clip-vit-base-patch16" in run("info", "smol", "--json").json["parts"]
+
+
 @pytest.mark.parametrize("name", ["photo", "tiny"])
 def test_an_embedded_model_tells_size_training_scores_and_limits(run: Run, name: str) -> None:
     told = run("info", "models", name, "--json").json

@@ -10,6 +10,7 @@ import json as json_files
 import mimetypes
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from airvlm import __version__, photo, tiny
+from airvlm import __version__, photo, smol, tiny
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, print_columns, warn
 from airvlm.cli.method_table import describe_method, outside_methods, read_table
@@ -92,7 +93,7 @@ def _find(topic: str | None, name: str | None, model: ModelOptions) -> tuple[Fac
         return _tasks(name)
     if topic == "installation":
         return _installation()
-    if topic in MODELS:
+    if topic in MODELS or topic == SMOL:
         return _model(topic)
     if topic == "-" or topic.startswith(("data:", "http://", "https://")) or Path(topic).is_file():
         image = common.read_images([topic], allow_urls=True, model=model.model)[0]
@@ -102,7 +103,7 @@ def _find(topic: str | None, name: str | None, model: ModelOptions) -> tuple[Fac
         return _method(topic)
     if (mimetypes.guess_type(topic)[0] or "").startswith("image/"):
         raise Failure(f"{topic} does not exist")
-    near = difflib.get_close_matches(topic, [*TOPICS, *MODELS, *read_table()], 1)
+    near = difflib.get_close_matches(topic, [*TOPICS, *MODELS, SMOL, *read_table()], 1)
     hint = f"did you mean {near[0]}?" if near else f"give {', '.join(TOPICS)}, a method, or an image file"
     raise Failure(f"unknown topic {topic!r}; {hint}")
 
@@ -111,9 +112,11 @@ def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
     """Nested facts as rows: ("architecture, decoder width", "96")."""
     if isinstance(value, dict):
         return [row for key, inner in value.items() for row in _flatten(inner, f"{name}, {key}" if name else key)]
+    if isinstance(value, list) and all(isinstance(item, float) for item in value):
+        return [(name, ", ".join(map(str, value)))]
     if isinstance(value, list):
         return [(name if i == 0 else "", str(item)) for i, item in enumerate(value)]
-    return [(name, str(value))]
+    return [(name, str(value))] if value != "" else []
 
 
 def _overview() -> tuple[Facts, list[Section]]:
@@ -134,7 +137,7 @@ def _overview() -> tuple[Facts, list[Section]]:
     ]
     sections: list[Section] = [
         (f"airvlm {__version__}, Python {platform.python_version()}", []),
-        ("Embedded models", _embedded_rows()),
+        ("Models of this package", _package_rows()),
         ("Optional packages", packages),
         ("More", more),
     ]
@@ -144,6 +147,7 @@ def _overview() -> tuple[Facts, list[Section]]:
 # -- models
 
 MODELS = {"photo": photo, "tiny": tiny}
+SMOL = "smol"
 IMAGES = {"photo": "photographs with COCO's 80 objects", "tiny": "emoji scenes, as `airvlm scene` draws them"}
 LIMITS = {
     "photo": [
@@ -179,13 +183,30 @@ def _list_embedded() -> dict[str, Facts]:
     return found
 
 
-def _embedded_rows() -> list[tuple[str, str]]:
+def _package_rows() -> list[tuple[str, str]]:
     rows = []
     for name, facts in _list_embedded().items():
         size = f"{(facts['parameters'] or 0) / 1e6:.1f} M parameters, {facts['megabytes']} MB"
         scores = ", ".join(f"{key} {value:.1f}" for key, value in (facts["scores"] or {}).items() if "-" not in key)
         rows += [(name, f"{facts['images']}; {size}"), ("", f"{scores} ({facts['scored on']})")]
-    return rows or [("none", "`make train` and `make train-photo` train them")]
+    return [*(rows or [("none", "`make train` and `make train-photo` train them")]), *_smol_rows()]
+
+
+def _smol() -> Facts:
+    """The model whose larger parts come from the hub."""
+    megabytes = round(sum(f.stat().st_size for f in smol.model_path().glob("*.safetensors")) / 1e6, 1)
+    return {"megabytes in the package": megabytes} | smol.model_card()
+
+
+def _smol_rows() -> list[tuple[str, str]]:
+    card: Any = _smol()
+    size = f"{card['parameters'] / 1e6:.0f} M parameters, {card['megabytes in the package']} MB"
+    described = card["scores"]["descriptions"]
+    scores = ", ".join(f"{key} {described[key][0]:.1f}" for key in ("CHAIR_S", "CHAIR_I", "recall"))
+    return [
+        (SMOL, f"photographs; {size} and, from the hub at its first use, {' and '.join(card['parts'])}"),
+        ("", f"{scores} ({described['photographs']} test photographs described, greedy)"),
+    ]
 
 
 def _family(name: str) -> Facts:
@@ -216,7 +237,7 @@ def _models() -> tuple[Facts, list[Section]]:
         what = f"{family['title']}{package}: {family['resolution']}"
         rows.append((family["model_type"], family["checkpoint"], what))
     sections: list[Section] = [
-        ("Embedded models", _embedded_rows()),
+        ("Models of this package", _package_rows()),
         ("Families, by transformers' model type, with one checkpoint each", rows),
         ("Not supported", list(REFUSED.items())),
     ]
@@ -229,11 +250,13 @@ def _model(name: str) -> tuple[Facts, list[Section]]:
 
     if name in MODELS:
         facts = _embedded_model(name)
+    elif name == SMOL:
+        facts = _smol()
     else:
         by_checkpoint = {family.checkpoint: key for key, family in FAMILIES.items()}
         key = by_checkpoint.get(name, name)
         if key not in FAMILIES:
-            near = difflib.get_close_matches(name, [*MODELS, *FAMILIES, *by_checkpoint], 1)
+            near = difflib.get_close_matches(name, [*MODELS, SMOL, *FAMILIES, *by_checkpoint], 1)
             hint = f"did you mean {near[0]}?" if near else "`airvlm info models` lists what there is"
             raise Failure(f"unknown model {name!r}; {hint}")
         facts = _family(key)
@@ -404,8 +427,9 @@ def _installation() -> tuple[Facts, list[Section]]:
         for name, module in MODELS.items()
     }
     extras = [*(extra.to_json() for extra in EXTRAS), _nltk_data()]
-    facts = {"versions": versions, "devices": _devices(), "models": folders, "extras": extras}
-    rows = [*versions.items(), ("devices", _devices()), *((f"model {n}", path) for n, path in folders.items())]
+    devices = _devices()
+    facts = {"versions": versions, "devices": devices, "models": folders, "extras": extras}
+    rows = [*versions.items(), ("devices", devices), *((f"model {n}", path) for n, path in folders.items())]
     states = [(e["name"], "not installed" if e["missing"] else "installed", e["purpose"]) for e in extras]
     commands = [(e["name"], e["install"]) for e in extras if e["missing"]]
     return facts, [("", rows), ("Optional packages", states), *([("To install", commands)] if commands else [])]
@@ -418,14 +442,22 @@ def _version(package: str) -> str:
         return "missing"
 
 
+# What a driver of a GPU leaves in the file system, the one of WSL included
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/dri")
+
+
 def _devices() -> str:
+    """The devices; torch takes seconds to import, and is asked only where there may be more than a CPU."""
+    cpu = f"cpu ({os.cpu_count()} logical cores)"
+    if sys.platform == "linux" and not any(Path(driver).exists() for driver in DRIVERS):
+        return cpu
     try:
         import torch
     except (ImportError, OSError) as error:
         return f"torch cannot be imported: {error}"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     mps = ["mps"] if torch.backends.mps.is_available() else []
-    return ", ".join([*gpus, *mps, f"cpu ({torch.get_num_threads()} threads)"])
+    return ", ".join([*gpus, *mps, cpu])
 
 
 def _nltk_data() -> Facts:

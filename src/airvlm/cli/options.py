@@ -103,7 +103,7 @@ class MethodOptions:
 
 _model_option: Any = functools.partial(option, rich_help_panel="Model options")
 _generation_option: Any = functools.partial(option, rich_help_panel="Generation options")
-_MODEL_HELP = "photo (photographs) or tiny (emoji scenes), both embedded; a folder; or a name on the hub."
+_MODEL_HELP = "photo (photographs), tiny (emoji scenes), smol (fetches its parts), a folder, or a name on the hub."
 _MAP_HELP = "Spread the weights over devices: auto, balanced or sequential (needs airvlm[offload])."
 _TYPES = "float32, float16, bfloat16 or auto."
 _TYPE_DEFAULT = "float32 on a CPU, else the checkpoint's"
