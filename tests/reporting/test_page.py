@@ -144,6 +144,16 @@ def test_hallucinated_objects_are_marked_and_true_ones_too(page: Path) -> None:
     assert re.search(r'<mark class="there" title="dog: in the image">baby dog</mark>', text)
 
 
+def test_objects_that_an_answer_leaves_out_are_listed_beside_it(page: Path) -> None:
+    for truth, answers in re.findall(
+        r'<p class="truth">in the image: ([^<]+)</p>(.*?)</article>', page.read_text(), re.S
+    ):
+        for answer in answers.split('<div class="answer">')[1:]:
+            named = set(re.findall(r'title="([^:]+): in the image"', answer))
+            told = re.search(r"not mentioned: ([^<·]+)", answer)
+            assert (set(told[1].strip().split(", ")) if told else set()) == set(truth.split(", ")) - named
+
+
 def test_a_run_that_failed_says_so_on_top(run: Results) -> None:
     task = run.tasks["chair"]
     broken = replace(task, answers={}, _scores={}, _samples={})

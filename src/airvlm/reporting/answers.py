@@ -90,12 +90,12 @@ def _card(name: str, task: TaskResults, i: int, records: Mapping[str, Record | N
         task.spec.task.prompt(item),
         _truth(item),
         _images(item),
-        [_answer(task, label, i, record) for label, record in records.items()],
+        [_make_answer(task, label, i, record) for label, record in records.items()],
         differs=len({record.text if record else None for record in records.values()}) > 1,
     )
 
 
-def _answer(task: TaskResults, label: str, i: int, record: Record | None) -> CardAnswer:
+def _make_answer(task: TaskResults, label: str, i: int, record: Record | None) -> CardAnswer:
     if record is None or record.text is None:
         why = "not answered" if record is None else record.error or "no answer"
         return CardAnswer(label, wrong=True, error=why)
@@ -104,6 +104,9 @@ def _answer(task: TaskResults, label: str, i: int, record: Record | None) -> Car
     found = _marks(task, task.items[i], record.text)
     if found is not None:
         parts = mark_objects(record.text, found)
+        named = {mark.category for mark in found}
+        if missed := ", ".join(sorted(str(name) for name in task.items[i].truth if name not in named)):
+            remarks.append(f"not mentioned: {missed}")
         return CardAnswer(label, parts, any(not mark.present for mark in found), remarks=remarks)
     details = task.scores(label).details[i] if task.scores(label).details else {}
     right = _right(details, task.items[i])
