@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from airvlm.methods import VAF, CropBlend
+from airvlm.methods.names import get_method
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.image_check import ImagesNotCheckedWarning, WrongImages, _process
 from airvlm.runtime.intervention import ForwardPass
@@ -272,6 +273,10 @@ def test_what_cannot_be_compared_is_said_once() -> None:
     assert "features" in str(run.report.images_not_checked)
     assert "images not checked" in str(run.report)
     assert all(report.images_not_checked for report in run.reports)
+    with get_method("crop-blend+eos-bias:bias=-1")(model, processor, images=[wide]) as run:
+        with pytest.warns(ImagesNotCheckedWarning, match="features"):
+            model.generate(**features, **GREEDY)
+    assert "features" in str(run.report.images_not_checked) and "images not checked" in str(run.report)
     with BLEND(model, processor, images=[wide]) as run:
         model.generate(**batch, **GREEDY)
     assert run.report.images_not_checked is None
