@@ -27,7 +27,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers import CLIPVisionModel, LlamaForCausalLM, LlavaForConditionalGeneration, LlavaProcessor
 from transformers import PreTrainedTokenizerFast, CLIPImageProcessor"""
 IMPORTS = {LIBRARIES: LIBRARIES, "from airvlm import VLM": "from airvlm import VLM", "imports of a LLaVA": MODEL}
-COMMANDS = ("--help", "info methods", "info models", "info tasks", "data list", "evaluate --help")
+COMMANDS = ("--help", "info methods", "info models", "info tasks", "info installation", "data list", "evaluate --help")
 
 
 def processor_seconds(arguments: list[str]) -> float:

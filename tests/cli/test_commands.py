@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airvlm import cli
+from airvlm.cli.info import DRIVERS
 from tests.cli.conftest import Run
 
 OPTIONAL = {"matplotlib", "pandas", "ray", "fastapi", "uvicorn", "gradio", "pyarrow", "nltk", "vllm", "lmms_eval"}
@@ -32,6 +33,11 @@ def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[s
         (["info", "crop-blend"], 600),
         (["info", "models"], 600),
         (["info", "tasks"], 800),
+        pytest.param(
+            ["info", "installation"],
+            600,
+            marks=pytest.mark.skipif(any(map(os.path.exists, DRIVERS)), reason="torch is asked for GPUs"),
+        ),
         (["data", "list"], 700),
         (["scene", "-o", "SCENE"], 700),
     ],
@@ -42,6 +48,7 @@ def test_what_needs_no_model_imports_no_model_library(line: list[str], most: int
     script = f"""
 import sys
 from airvlm import cli
+from airvlm.cli.info import DRIVERS
 assert cli.run({line!r}) == 0
 loaded = {HEAVY!r} & set(sys.modules)
 assert not loaded, loaded
@@ -55,6 +62,7 @@ def test_ask_imports_what_the_model_needs_and_nothing_else(image: str) -> None:
     script = f"""
 import sys
 from airvlm import cli
+from airvlm.cli.info import DRIVERS
 assert cli.run(["ask", {image!r}, "Is there a cat?", "--model", "tiny", "--max-new-tokens", "1"]) == 0
 ports = [name for name in sys.modules if name.startswith(("airvlm.models.", "airvlm.serve", "airvlm.evaluation"))]
 print(sorted({OPTIONAL!r} & set(sys.modules)), sorted(ports))

@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from airvlm import VLM, photo, tiny
 from airvlm.cli import info, method_table
@@ -147,6 +149,16 @@ def test_the_installation_names_what_is_missing_and_how_to_install_it(
     told = run("info", "installation", "--json").json
     assert told["versions"]["torch"] != "missing"
     assert told["extras"][0]["missing"] == ["no_such_module"]
+
+
+def test_torch_is_asked_for_devices_where_there_is_a_driver(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"NVIDIA {i}")
+    monkeypatch.setattr(info, "DRIVERS", ("/no/such/driver",))
+    assert run("info", "installation", "--json").json["devices"].startswith("cpu (")
+    monkeypatch.setattr(info, "DRIVERS", ("/no/such/driver", "/"))
+    assert run("info", "installation", "--json").json["devices"].startswith("NVIDIA 0, NVIDIA 1, ")
 
 
 # -- images

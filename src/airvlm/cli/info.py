@@ -1,6 +1,6 @@
 """`airvlm info`: models, methods, tasks, the installation, and how a model sees an image.
 
-torch is imported for the installation's devices, for methods of other packages and for images only.
+torch is imported for methods of other packages, for images, and for the installation where there may be a GPU.
 """
 
 from __future__ import annotations
@@ -442,8 +442,8 @@ def _version(package: str) -> str:
         return "missing"
 
 
-# What a driver of a GPU leaves in the file system, the one of WSL included
-DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/dri")
+# What drivers of GPUs leave in the file system: NVIDIA's, those of Jetson, ROCm and WSL
+DRIVERS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvmap", "/dev/kfd", "/dev/dxg")
 
 
 def _devices() -> str:
