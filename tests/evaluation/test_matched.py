@@ -40,6 +40,13 @@ def test_a_goal_within_reach_is_met_closely(power, target):
     assert abs(reached - goal) <= 0.08 * goal and reached == round(100_000 * strength**power)
 
 
+@pytest.mark.parametrize(("found", "tried"), [(0, [0.5, 1.0, 2.0, 4.0]), (9, [0.5, 0.25, 0.125, 0.0625])])
+def test_a_goal_outside_of_what_was_tried_is_approached_in_steps_of_two(found, tried):
+    asked = []
+    search_strength(lambda s: asked.append(s) or found, 0.5, 5)
+    assert asked[:4] == tried
+
+
 def test_a_control_controls_the_method_that_it_wraps_beside_the_same_others():
     inner = CropBlend(keep=2, weight=0.2)
     assert remove_control(OtherImage(inner)) == inner

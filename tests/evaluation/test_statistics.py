@@ -27,6 +27,25 @@ def test_the_interval_of_a_share_is_the_binomial_one():
     assert (got.low, got.high) == pytest.approx((75 - 1.96 * error, 75 + 1.96 * error), abs=0.5)
 
 
+@pytest.mark.parametrize(
+    ("draws", "fields", "trusted"),
+    [
+        ([1.0, 2.0], {}, True),
+        ([1.0, 2.0], {"images": FEW}, True),
+        ([1.0, 2.0], {"images": FEW - 1}, False),
+        ([1.0, 1.0], {}, True),  # a difference that is the same in every draw
+        ([1.0, 1.0], {"difference": False}, False),
+        ([1.0, 2.0], {"difference": False}, True),
+        ([math.nan, 1.0, 2.0], {}, True),
+        ([math.nan], {}, False),
+    ],
+)
+def test_an_interval_needs_draws_enough_images_and_for_a_share_spread(draws, fields, trusted):
+    estimate = Estimate.of(1.5, np.array(draws), 10, **fields)
+    assert estimate.trusted is trusted and (estimate.value, estimate.n) == (1.5, 10)
+    assert math.isfinite(estimate.low) is math.isfinite(estimate.high) is trusted
+
+
 def test_items_about_one_image_are_drawn_together_and_widen_the_interval():
     hits = [float(i % 2) for i in range(100)]
     alone = [p for i in range(100) for p in [f"{i}-{j}" for j in range(4)]]

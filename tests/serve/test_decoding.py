@@ -13,6 +13,7 @@ import torch
 from airvlm import AIR, VAF, VCD, VLM, CropBlend, EOSBias, MemVR, Method, get_method, tiny
 from airvlm.inputs.prompts import DESCRIBE
 from airvlm.methods.composed import Composed
+from airvlm.methods.vicrop import ViCrop
 from airvlm.runtime.text_stream import PartialText
 from airvlm.serve import decoding
 from airvlm.serve.decoding import DecodingBatch, decodes_as_vanilla, rows_can_join
@@ -88,7 +89,8 @@ def test_only_what_acts_in_the_prefill_alone_is_joined(vlm: VLM) -> None:
     assert rows_can_join(vlm)
     joined = {method: decodes_as_vanilla(method, vlm) for method in (None, CropBlend(), VCD(), VAF(), AIR(), MemVR())}
     assert [name for name, joins in joined.items() if joins] == [None, CropBlend(), AIR()]
-    assert not decodes_as_vanilla(AIR(positions="all"), vlm)
+    for method in (AIR(positions="all"), ViCrop()):  # ViCrop's whole call has another prompt
+        assert not decodes_as_vanilla(method, vlm)
     assert not decodes_as_vanilla(EOSBias(bias=1.0), vlm)
     assert not decodes_as_vanilla(Composed(CropBlend(), VCD()), vlm)
 

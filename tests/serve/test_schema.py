@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,3 +167,28 @@ def test_the_numbers_of_values_and_messages_that_are_named_are_accepted() -> Non
 )
 def test_an_error_has_the_type_that_openais_client_expects(status: int, kind: str) -> None:
     assert ApiError(status, "no").body()["error"]["type"] == kind
+
+
+def test_a_long_message_is_cut() -> None:
+    assert [len(ApiError(400, "x" * n).message) for n in (1000, 1001)] == [1000, 1003]
+
+
+def test_the_limits_are_the_documented_ones() -> None:
+    limits, page = Limits(), (Path(__file__).parents[2] / "docs/integrations/server.md").read_text(encoding="utf-8")
+    million = 10**6
+    for row in (
+        f"| {limits.body // 2**20} MB |",
+        f"| {limits.images}, of {limits.pixels / million:g} million pixels each and "
+        f"{limits.request_pixels / million:g} million together |",
+        f"| one side at most {limits.aspect} times the other |",
+        f"| {limits.messages} messages, {limits.characters:,} characters |",
+        f"| {limits.prompt_tokens:,}, and the model's context |",
+        f"| {limits.tokens:,}, {limits.choices} |",
+        f"| {limits.methods.crops} crops, {limits.methods.parts} methods at once, nested {limits.methods.depth} deep |",
+        f"429 with `Retry-After` | {limits.queue} |",
+        f"| answers per batch | {limits.batch} |",
+        f"| connections | {limits.connections} |",
+        f"| headers, body | {limits.header_seconds:g} s, {limits.body_seconds:g} s to arrive |",
+    ):
+        assert row in page
+    assert limits.server_pixels == limits.request_pixels  # the largest request that is accepted finds room

@@ -132,3 +132,19 @@ def test_results_by_rules_are_marked_as_approximate(folder: Path) -> None:
     scores = score_file(RULES, _answers(folder, {1: "A dog."}), folder)
     assert scores.variant == "approximate" and any(note.startswith("approximate:") for note in scores.notes)
     assert RULES.settings()["tagger"] == "rules (approximate)" and RULES.settings()["approximate"] is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "generative", "truth": "sea", "hallu": []},
+        {"type": "generative", "truth": ["sea"]},
+        {"type": "relation", "truth": "perhaps"},
+        {"type": "relation", "truth": ["no"]},
+    ],
+)
+def test_an_annotation_must_fit_its_type(folder: Path, change: dict[str, object]) -> None:
+    notes = json.loads((folder / "annotations.json").read_text())
+    (folder / "annotations.json").write_text(json.dumps([*notes, {"id": 6, **change}]))
+    with pytest.raises(ValueError, match=f"field truth: not that of a {change['type']} item"):
+        score_file(load_task("amber"), _answers(folder, {1: "A sea."}), folder)

@@ -186,3 +186,13 @@ def test_a_submission_may_be_compared_with_the_official_table(tmp_path: Path) ->
     predictions = workbook(tmp_path / "upload.xlsx", [HEAD, *ROWS[:2]])
     truth = workbook(tmp_path / "truth.xlsx", [HEAD[:8], *(row[:8] for row in ROWS)])
     assert score_file(MMBench(), predictions, truth).coverage.missing == 2
+
+
+def test_indices_begin_at_0(tmp_path: Path) -> None:
+    file = table(tmp_path, circled=False) / "MMBench_DEV_EN.tsv"
+    text = file.read_text()
+    file.write_text(text.replace("\n1\t", "\n0\t"))
+    assert [item.id for item in MMBench(tmp_path).items()][:2] == ["0", "1000000"]
+    file.write_text(text.replace("\n1\t", "\n-1\t"))
+    with pytest.raises(ValueError, match="greater than or equal to 0, not -1"):
+        MMBench(tmp_path).items()

@@ -44,7 +44,7 @@ def test_a_wrong_number_of_images_says_how_to_give_them() -> None:
 def test_without_images_crops_are_cut_from_the_pixels_of_the_input() -> None:
     _, run = generate("llava", CropBlend(weight=0.5, num_crops=12), None)
     assert [row.fired for row in run.report.rows] == [True, False, True, True]
-    assert run.report.rows[0].crops[0][0].box == crop_boxes((32, 32), 12)[0]
+    assert [crop.box for crop in run.report.rows[0].crops[0]] == crop_boxes((32, 32), 12)
 
 
 def test_a_plain_forward_pass_uses_its_pixels_too() -> None:

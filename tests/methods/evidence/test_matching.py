@@ -207,8 +207,9 @@ def test_geometry_brings_a_crop_of_the_whole_image_back_to_its_places() -> None:
 
 def test_geometry_of_several_images_is_that_of_each_alone() -> None:
     boxes = (Box(0, 0, 8, 8), Box(0, 0, 4, 4), Box(4, 4, 8, 8))
-    given = [CropTokens(boxes, (8, 8), tokens(seed, 3, 4, D), None) for seed in (1, 2)]
-    Z = [tokens(seed, 16, D) for seed in (3, 4)]
+    others = (Box(4, 0, 8, 4), *boxes[:2])  # as many, elsewhere
+    given = [CropTokens(own, (8, 8), tokens(i, 3, 4, D), None) for i, own in enumerate((boxes, boxes, others))]
+    Z = [tokens(seed, 16, D) for seed in (3, 4, 5)]
     spec = replace(PROJECTED, match="geometry")
     for own, z, crop in zip(gather_evidence(Z, given, spec), Z, given, strict=True):
         [alone] = gather_evidence([z], [crop], spec)

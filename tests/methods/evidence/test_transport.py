@@ -11,7 +11,7 @@ from PIL import Image
 from airvlm import VLM, tiny
 from airvlm.methods.evidence import transport
 from airvlm.methods.evidence.crops import crop_boxes
-from airvlm.methods.evidence.transport import cosine_cost, sinkhorn
+from airvlm.methods.evidence.transport import Convergence, cosine_cost, sinkhorn
 
 EPS = [0.005, 0.03, 0.1, 1.0, 10.0]
 
@@ -244,3 +244,15 @@ def test_bad_input_is_refused():
         sinkhorn(cost(1, 2, 2), 0.0)
     with pytest.raises(ValueError, match="problem 1"):
         sinkhorn(torch.stack([torch.zeros(2, 2), torch.full((2, 2), torch.nan)]), 0.1)
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.5])
+def test_on_a_cpu_no_update_follows_the_one_that_converged(eps):
+    plan = sinkhorn(cost(3, 6, 5), eps)
+    assert plan.converged.all() and plan.updates == int(plan.iterations.max())
+
+
+def test_convergence_is_known_at_once_on_a_cpu():
+    convergence = Convergence(torch.device("cpu"))
+    assert convergence.first == 1
+    assert [convergence.is_reached(1, torch.tensor([left, False])) for left in (True, False)] == [False, True]

@@ -16,6 +16,8 @@ def test_an_image_is_named_by_its_coco_id_or_its_file_name() -> None:
         "COCO_val2014_000000226988.jpg": "226988",
         "000000000007": "7",
         "a/cat.jpg": "cat",
+        "my.black.cat.JPEG": "my.black.cat",
+        "v1.2": "v1.2",
         "x_1_2.png": "x_1_2",
     }
     assert {name: get_image_key(name) for name in names} == names

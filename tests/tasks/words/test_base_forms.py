@@ -29,6 +29,10 @@ def test_pattern_takes_every_word_for_a_plural(word: str, base: str) -> None:
         ("a potted plant", "a potted plant"),
         (". potted plants", ". pot plant"),
         ("knives , vases , glasses", "knife , vas , glass"),
+        ("a row of parking meters", "a row of park meter"),
+        ("the parking meters", "the parking meter"),
+        ("plenty of seating options", "plenty of seat option"),
+        ("plenty of seating inside", "plenty of seating inside"),
         ("", ""),
     ],
 )
