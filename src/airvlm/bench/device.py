@@ -229,7 +229,8 @@ def find_layers(device: str) -> int:
 
 def _describe_machine(device: str) -> dict[str, str]:
     found = {"machine": platform.platform(), "python": platform.python_version()}
-    found |= {name: metadata.version(name) for name in ("airvlm", "torch", "transformers")}
+    found |= {name: metadata.version(name) for name in ("airvlm", "transformers")}
+    found["torch"] = torch.__version__  # with its build, as 2.13.0+cu130
     if torch.device(device).type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))
         found["memory (GiB)"] = f"{torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30:.1f}"
