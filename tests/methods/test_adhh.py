@@ -1,5 +1,6 @@
 """AD-HH against the decoder written out."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from airvlm.methods.adhh import ADHH, PUBLISHED, find_heads
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import small_models
+from tests.methods.generated import generate
 from tests.methods.reference import IMAGE, TOKENS, Written, answer, check_close
 
 HEADS = ((1, 0), (1, 3), (2, 1))
@@ -76,3 +78,11 @@ def test_an_unknown_model_is_refused_and_a_known_one_has_its_list() -> None:
 def test_a_scale_of_1_is_off() -> None:
     assert ADHH(scale=1.0).disabled_reason == "its scale is 1"
     assert torch.equal(answer(ADHH(scale=1.0, heads=HEADS))[1], answer(None)[1])
+
+
+def test_a_batch_in_which_no_head_acts_is_reported_with_its_highest_value() -> None:
+    with pytest.warns(MethodInactiveWarning):
+        report = generate(ADHH(tau=1.0, heads=HEADS)).report
+    highest = [re.findall(r"the highest had (\d\.\d+)", row.reason) for row in report.rows]
+    assert [len(found) for found in highest] == [1, 0, 1, 1]  # the second row has no image
+    assert f"the highest had {max(found[0] for found in highest if found)}" in report.reason

@@ -65,6 +65,16 @@ def test_at_all_positions_the_term_is_added_to_every_token(two_layers: TwoLayers
     assert report.tokens == len(expected)
 
 
+@pytest.mark.parametrize("positions", ["visual", "all"])
+def test_only_at_all_positions_do_generated_tokens_get_the_term(positions: Any) -> None:
+    method = AIR(layers=(1, 2), num_prototypes=4, keep=1, num_crops=2, strength=STRENGTH, positions=positions)
+    rows = small_models.sample_rows()[:1]
+    short, long = (
+        generate(method, rows=rows, max_new_tokens=n, min_new_tokens=n).report.rows[0].tokens for n in (1, 4)
+    )
+    assert long - short == (3 if positions == "all" else 0)
+
+
 @pytest.mark.parametrize("threshold", [0.0, 1.0], ids=["fires", "never fires"])
 def test_air_memory_adds_its_memory_at_all_positions_after_an_unsure_layer(
     two_layers: TwoLayers, threshold: float, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 """VAR against the decoder written out."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from airvlm.methods.var import VAR, find_dimensions
 from airvlm.runtime.session import MethodInactiveWarning
 from airvlm.testing import small_models
+from tests.methods.generated import generate
 from tests.methods.reference import IMAGE, TOKENS, Written, answer, check_close
 
 OPTIONS = {"dims": (3, 17), "tau": 1.6, "min_image": 0.3}
@@ -120,3 +122,11 @@ def test_sinks_of_a_cached_turn_are_those_of_the_same_layer() -> None:
         cache = model(input_ids=ids[:, :split], pixel_values=pixels[:1], use_cache=True).past_key_values
         found = model(input_ids=ids[:, split:], pixel_values=pixels[1:], past_key_values=cache).logits
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_without_sinks_is_reported_with_its_largest_value() -> None:
+    with pytest.warns(MethodInactiveWarning):
+        report = generate(VAR(dims=(3, 17), tau=100.0)).report
+    largest = [re.findall(r"the largest value is (\d+\.\d+)", row.reason) for row in report.rows]
+    assert [len(found) for found in largest] == [1, 0, 1, 1]  # the second row has no image
+    assert f"the largest value is {max(found[0] for found in largest if found)}," in report.reason

@@ -1,5 +1,6 @@
 """Which image is where: by runs of image tokens, by equal shares, or together."""
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_images_other_than_those_of_the_inputs_raise_before_any_token(family: st
                 model.generate(**batch, **GREEDY)
     with BLEND(model, processor, images=[small_models.sample_image(1), small_models.sample_image(2)]) as run:
         model.generate(**batch, **GREEDY)
+    assert run.report.fired
+
+
+def test_images_that_were_compared_warn_of_nothing() -> None:
+    model, processor, batch = build_question("llava", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with BLEND(model, processor, images=[small_models.sample_image(1)]) as run:
+            model.generate(**batch, **GREEDY)
     assert run.report.fired
 
 

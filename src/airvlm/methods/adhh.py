@@ -116,7 +116,7 @@ class _Deactivate(AttentionIntervention):
         rows = self.batch_size
         assert self.has_image is not None
         self.stats.count(hits.view(rows, -1).sum(-1) * self.has_image.to(hits))
-        own = highest.view(rows, -1).amax(-1)
+        own = highest.view(rows, -1).amax(-1) * self.has_image.to(highest)
         known = self._highest
         self._highest = own if known is None or known.shape != own.shape else torch.maximum(known.to(own), own)
 
