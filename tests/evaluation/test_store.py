@@ -254,7 +254,10 @@ def test_opening_a_finished_store_cuts_off_a_torn_line(tmp_path):
     assert (tmp_path / FILE).read_bytes() == whole
 
 
-def test_an_answer_replaces_an_error_and_never_the_reverse(tmp_path):
+def test_an_answer_replaces_an_error_or_an_earlier_answer_and_never_the_reverse(tmp_path):
     failed, good = record(1, text=None, error="out of memory"), record(1)
     (tmp_path / FILE).write_bytes(failed.to_line() + good.to_line() + failed.to_line())
     assert list(Store(tmp_path, readonly=True)) == [good]
+    later = dataclasses.replace(good, tokens=4)  # such as one with a longer trace
+    (tmp_path / FILE).write_bytes(good.to_line() + later.to_line() + failed.to_line())
+    assert list(Store(tmp_path, readonly=True)) == [later]

@@ -328,6 +328,18 @@ def test_an_answer_that_fills_the_cap_was_cut():
     assert derive_answer(trace, "eos-bias", 1.0, 3) == Derived("A dog.", 3, False)
 
 
+def test_the_first_thing_that_makes_a_call_unreadable_is_what_it_is_refused_for():
+    steps = recorder._Steps()
+    steps.biases = torch.zeros(1)
+    add = functools.partial(steps.add, scores=torch.zeros(1, 9), tokens=torch.tensor([2]))
+    for length in (3, 4, 4):  # the last step does not go on where the one before ended
+        assert steps.problem == ""
+        add(torch.zeros(1, length, dtype=torch.long))
+    assert steps.problem == "a step was taken back"
+    steps.add(torch.zeros(1, 5, dtype=torch.long), torch.zeros(1, 9, dtype=torch.bfloat16), torch.tensor([2]))
+    assert steps.problem == "a step was taken back"
+
+
 @pytest.mark.parametrize("texts", [TEXTS[:4], ["", " A", " B"]], ids=["stored once", "stored apart"])
 def test_an_answer_that_never_ended_is_the_whole_text(texts):
     trace = end_trace(-1.0, len(texts) - 1, texts, [9.0, 5.0, 7.0][: len(texts) - 1])

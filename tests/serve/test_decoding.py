@@ -237,3 +237,17 @@ def test_a_step_that_fails_is_repeated_row_by_row(
     for job, scene in zip(jobs, scenes, strict=True):
         pieces = [event.text for event in job.events if isinstance(event, Delta)]  # type: ignore[attr-defined]
         assert "".join(pieces) == end_of(job).text == vlm.ask(scene.path, DESCRIBE, max_new_tokens=TOKENS).text
+
+
+def test_what_still_waits_when_the_time_to_stop_is_over_is_dropped(
+    vlm: VLM, start: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = threading.Event(), threading.Event()
+    monkeypatch.setattr(Scheduler, "_run", lambda self, jobs, joins: (begun.set(), released.wait(60)))
+    running, waiting = (make_job(vlm, scene, None) for scene in tiny.scenes("test")[:2])
+    scheduler = start(batch=1)
+    scheduler.submit([running, waiting])
+    assert begun.wait(60)
+    scheduler.close(0.0)
+    released.set()
+    assert waiting.cancelled.is_set() and not running.cancelled.is_set()
