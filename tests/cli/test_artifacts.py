@@ -1,4 +1,4 @@
-"""`airvlm calibrate METHOD --images` and `airvlm bake`: files that the library reads, and refusals in one line."""
+"""`airvlm calibrate METHOD --data` and `airvlm bake`: files that the library reads, and refusals in one line."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def test_an_artifact_is_made_and_baked_into_a_checkpoint(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "nullu.safetensors"
-    command = ["calibrate", "nullu", "--images", str(folder), "--pairs", "image", "--model", "tiny", "--json"]
+    command = ["calibrate", "nullu", "--data", str(folder), "--pairs", "image", "--model", "tiny", "--json"]
     assert run([*command, "--output", str(file)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["file"] == str(file) and (told["pairs"], told["pairs_kind"]) == (3, "image")
@@ -43,20 +43,20 @@ def test_text_pairs_of_ones_own(folder: Path, tmp_path: Path, capsys: pytest.Cap
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("\n".join(map(json.dumps, lines)))
     file = tmp_path / "vti.safetensors"
-    assert run(["calibrate", "vti", "--images", str(pairs), "--model", "tiny", "--output", str(file)]) == 0
+    assert run(["calibrate", "vti", "--data", str(pairs), "--model", "tiny", "--output", str(file)]) == 0
     assert Artifact.load(file).info.pairs_kind == "texts"
     pairs.write_text('{"image": "a.png"}')
-    assert run(["calibrate", "vti", "--images", str(pairs), "--model", "tiny"]) == 2
+    assert run(["calibrate", "vti", "--data", str(pairs), "--model", "tiny"]) == 2
     assert "line 1: expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["calibrate", "vcd", "--images", "."], "vcd needs no artifact"),
-        (["calibrate", "nulu", "--images", "."], "nullu"),
-        (["calibrate", "nullu", "vti", "--images", "."], "give one method"),
-        (["calibrate", "nullu", "--images", "nowhere"], "not a folder with images"),
+        (["calibrate", "vcd", "--data", "."], "vcd needs no artifact"),
+        (["calibrate", "nullu"], "add --data FOLDER"),
+        (["calibrate", "nullu", "vti", "--data", "."], "one method that needs an artifact"),
+        (["calibrate", "nullu", "--data", "nowhere"], "not a folder with images"),
         (["bake", "nowhere", "--method", "vcd"], "not a change of weights"),
         (["bake", "nowhere", "--method", "vanilla"], "nothing to bake"),
         (["bake", ".", "--method", "nullu"], "is not empty"),

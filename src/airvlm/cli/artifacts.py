@@ -1,4 +1,4 @@
-"""`airvlm calibrate METHOD --images FOLDER`: the artifact of a method that needs one."""
+"""`airvlm calibrate METHOD --data FOLDER`: the artifact of a method that needs one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = (".jsonl", ".ndjson")
 
 def write_artifact(
     method: str,
-    images: Path,
+    images: Path | None,
     output: Path | None,
     *,
     pairs: PairKind | None,
@@ -47,6 +47,8 @@ def write_artifact(
         json: print one JSON object.
     """
     kind = _find_method(method)
+    if images is None:
+        raise Failure(f"{method}: add --data FOLDER, a folder of images or a JSON Lines file of text pairs")
     given: list[Any] = read_text_pairs(images) if images.suffix.lower() in TEXTS else _list_images(images)
     from airvlm.evaluation.artifacts import make_artifact
 
@@ -79,7 +81,11 @@ def _find_method(name: str) -> type[ArtifactMethod]:
     kind = METHODS.get(name)
     if kind is None or not issubclass(kind, ArtifactMethod):
         known = ", ".join(sorted(n for n, k in METHODS.items() if issubclass(k, ArtifactMethod)))
-        problem = METHODS.unknown("method", name) if kind is None else f"{name} needs no artifact"
+        problem = (
+            METHODS.unknown("method", name)
+            if kind is None
+            else f"{name} needs no artifact (its options: airvlm calibrate TASK --method {name})"
+        )
         raise Failure(f"{problem}. Methods that need one: {known}")
     return kind
 
@@ -87,7 +93,7 @@ def _find_method(name: str) -> type[ArtifactMethod]:
 def _list_images(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS) if folder.is_dir() else []
     if not found:
-        raise Failure(f"--images {folder}: it is not a folder with images")
+        raise Failure(f"--data {folder}: it is not a folder with images")
     return found
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from airvlm.cli.console import Failure, emit, err, print_columns, warn
-from airvlm.cli.options import JsonOption, MethodsOption, ModelOptions
+from airvlm.cli.method_table import outside_methods, read_table
+from airvlm.cli.options import JsonOption, ModelOptions, complete_methods, option
 from airvlm.cli.task_options import SpreadOptions, TaskOptions, exit_on_interrupt, model_loader
 
 if TYPE_CHECKING:
@@ -27,10 +28,19 @@ def calibrate(
     task: Annotated[
         list[str],
         typer.Argument(
-            metavar="TASK...", help="Captioning or yes/no tasks, as tiny-chair; with --images a method, as nullu."
+            metavar="TASK...", help="Captioning or yes/no tasks, as tiny-chair; or one method that needs an artifact."
         ),
     ],
-    method: MethodsOption = None,
+    method: Annotated[
+        list[str] | None,
+        option(
+            "--method",
+            "METHOD",
+            "A method, as in air:keep=3. Repeatable.",
+            autocompletion=complete_methods,
+            show_default="crop-blend, air and air-memory",
+        ),
+    ] = None,
     budget: Annotated[
         str, typer.Option("--budget", metavar="COST", help="How much it may cost: answers (20000) or time (90s, 20m).")
     ] = "20m",
@@ -41,16 +51,12 @@ def calibrate(
         float, typer.Option("--max-recall-loss", metavar="POINTS", min=0.0, help="Points of recall that may be lost.")
     ] = 1.0,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw what was found into --output.")] = True,
-    images: Annotated[
-        Path | None,
-        typer.Option("--images", metavar="FOLDER", help="Make a method's artifact of these unlabeled images instead."),
-    ] = None,
     pairs: Annotated[
         Literal["image", "degraded", "swapped"] | None,
-        typer.Option("--pairs", metavar="KIND", help="With --images: image, degraded or swapped."),
+        typer.Option("--pairs", metavar="KIND", help="For an artifact: image, degraded or swapped."),
     ] = None,
     nouns: Annotated[
-        Path | None, typer.Option("--nouns", metavar="FILE", help="With --images: words that may be swapped.")
+        Path | None, typer.Option("--nouns", metavar="FILE", help="For an artifact: words that may be swapped.")
     ] = None,
     json: JsonOption = False,
     tasks: TaskOptions = TaskOptions(),
@@ -61,29 +67,28 @@ def calibrate(
 
     Many settings on few items of the calibration split, the better half on twice as many, and so on. What counts is the
     difference to a bias on the end token (or on yes) at equal recall (or yes-ratio). The best setting is then measured
-    once on the validation split. Without --method: crop-blend, air and air-memory. Answers are stored: a larger budget
-    asks nothing twice.
+    once on the validation split. Answers are stored: a larger budget asks nothing twice.
 
     The result is calibration.json in --output; use it as a method: --method @calibration.json
 
-    With --images, the one argument is a method that needs an artifact (nullu, vti, ...), and --output is the file that
-    is written. --images may also be a JSON Lines file of text pairs: {"image", "truthful", "hallucinated"}.
+    In place of tasks, a method that needs an artifact (nullu, vti, ...) gets one: of the unlabeled images in --data, or
+    of a JSON Lines file of text pairs, {"image", "truthful", "hallucinated"}. --output is then the file.
 
     \b
     Examples:
       airvlm calibrate tiny-chair --budget 10m --output runs/calibration
       airvlm calibrate tiny-chair tiny-pope --method crop-blend --settings 8 --budget 5000
       airvlm calibrate chair pope --data coco --model llava-hf/llava-1.5-7b-hf --budget 2h
-      airvlm calibrate nullu --images photos --model llava-hf/llava-1.5-7b-hf --output nullu.safetensors
+      airvlm calibrate nullu --data photos --model llava-hf/llava-1.5-7b-hf --output nullu.safetensors
     """
-    if images is not None:
+    if not {*read_table(), *outside_methods()}.isdisjoint(task):
         if len(task) != 1:
-            raise Failure("with --images, give one method: airvlm calibrate nullu --images FOLDER")
+            raise Failure("give tasks, or one method that needs an artifact: airvlm calibrate nullu --data FOLDER")
         from airvlm.cli.artifacts import write_artifact
 
         write_artifact(
             task[0],
-            images,
+            tasks.data,
             tasks.out,
             pairs=pairs,
             nouns=nouns,

@@ -29,6 +29,7 @@ __all__ = [
     "ObjectsOption",
     "QuestionArgument",
     "SetOption",
+    "complete_methods",
     "expand_groups",
     "option",
     "output_option",

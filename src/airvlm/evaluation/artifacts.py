@@ -1,4 +1,4 @@
-"""Making the artifact of a method from pairs, by default without labels: what `airvlm calibrate METHOD --images` does.
+"""Making the artifact of a method from pairs, by default without labels: what `airvlm calibrate METHOD --data` does.
 
 The two members of a pair are one of
 

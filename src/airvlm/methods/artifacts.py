@@ -98,7 +98,7 @@ class Artifact:
         if self.info.fingerprint != own and not self._is_close(model):
             raise ArtifactError(
                 f"this artifact was made for {self.info.model} (fingerprint {self.info.fingerprint}); this model has "
-                f"{own}. Make one for it: airvlm calibrate {method} --images FOLDER"
+                f"{own}. Make one for it: airvlm calibrate {method} --data FOLDER"
             )
         known.add((self.info.fingerprint, version))
 
@@ -157,7 +157,7 @@ class ArtifactMethod(Method):
         """The artifact, which must have been made for this method and model."""
         if not self.artifact:
             raise ArtifactError(
-                f"{self.name} needs an artifact: airvlm calibrate {self.name} --images FOLDER --output FILE, then "
+                f"{self.name} needs an artifact: airvlm calibrate {self.name} --data FOLDER --output FILE, then "
                 f"{self.name}:artifact=FILE"
             )
         artifact = Artifact.load(self.artifact)

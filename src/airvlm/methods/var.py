@@ -100,7 +100,7 @@ def find_dimensions(method: VAR, context: Context) -> list[int]:
     if not dims:
         raise ValueError(
             f"{method.name} does not know the massive dimensions of {context.parts.family}'s language model: give "
-            f"dims=, or find them: airvlm calibrate {method.name} --images FOLDER, then {method.name}:artifact=FILE"
+            f"dims=, or find them: airvlm calibrate {method.name} --data FOLDER, then {method.name}:artifact=FILE"
         )
     if max(dims) >= size:
         raise ValueError(f"dims = {dims}, but hidden states have {size} dimensions")
