@@ -141,7 +141,7 @@ def _report(name: str, task: Task, variant: str | None, scores: Scores, figures:
 
 
 def _print(content: dict[str, Any], figures: dict[str, Estimate]) -> None:
-    skipped = ("task", "images")
+    skipped = ("task", "images", "seed", "count")  # a file of answers has its images, and draws none
     settings = ", ".join(f"{k}={v}" for k, v in content["settings"].items() if k not in skipped and v is not None)
     coverage = content["coverage"]
     part = f" of {coverage['expected']} items, {content['missing']} without an answer or a verdict"
