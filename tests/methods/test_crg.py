@@ -51,9 +51,16 @@ def test_wrong_boxes_are_refused() -> None:
     model, processor = small_models.shared_model("llava")
     with pytest.raises(ValueError, match="needs regions"):
         CRG()(model, processor)
-    for boxes in (((0.5, 0.0, 0.5, 1.0),), ((0.0, 0.9, 1.0, 0.1),), ((0.0, 0.0, 40.0, 30.0),)):
+    for box in (
+        (0.5, 0.0, 0.5, 1.0),
+        (0.0, 0.9, 1.0, 0.1),
+        (-0.1, 0.0, 1.0, 1.0),
+        (0.0, -0.1, 1.0, 1.0),
+        (0.0, 0.0, 1.1, 1.0),
+        (0.0, 0.0, 1.0, 1.1),
+    ):
         with pytest.raises(ValueError, match="boxes"):
-            CRG(boxes=boxes)
+            CRG(boxes=(box,))
     with pytest.raises(ValueError, match="needs the original images"):
         with CRG(boxes=BOXES)(model, processor):
             model.generate(**small_models.build_inputs(processor, small_models.sample_rows()[:1]), max_new_tokens=1)

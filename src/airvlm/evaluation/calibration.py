@@ -75,9 +75,9 @@ class Budget:
 
     def total(self, processes: int) -> float:
         """Answers, or seconds of all processes that may go into answers."""
-        if self.timed and self.seconds is not None:
-            return ANSWER_SHARE * self.seconds * processes
-        return math.inf if self.answers is None else float(self.answers)
+        if self.answers is not None:
+            return float(self.answers)
+        return math.inf if self.seconds is None else ANSWER_SHARE * self.seconds * processes
 
     def show(self, cost: float, processes: int) -> str:
         """A cost in the budget's own unit, rounded up."""

@@ -200,7 +200,7 @@ class _Reinforce(CropIntervention):
         started = time.perf_counter()
         positions = None
         acts = None if self._fires is None else self._fires.to(y.device)  # (B, L)
-        if self.visual_only and self._prototypes is not None:
+        if self._prototypes is not None:
             positions, real = (t.to(y.device) for t in self._prototypes)  # (B, R)
             acts = real if acts is None else real & acts.gather(1, positions)
         assert self._memory is not None
