@@ -78,6 +78,11 @@ class SameConv(nn.Conv2d):
         return max(0, (-(-side // stride) - 1) * stride + kernel - side)
 
 
+def _relu6(x: Tensor) -> Tensor:
+    """relu6 of a convolution's output, in its place: new memory for the widest maps takes longer than the function."""
+    return F.relu6(x, inplace=True)
+
+
 class Block(nn.Module):
     """An inverted bottleneck: expand, one filter per channel, project; added to its input if the shapes agree."""
 
@@ -90,8 +95,8 @@ class Block(nn.Module):
         self.skips = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x if self.expand is None else F.relu6(self.expand(x))
-        y = self.project(F.relu6(self.depthwise(y)))
+        y = x if self.expand is None else _relu6(self.expand(x))
+        y = self.project(_relu6(self.depthwise(y)))
         return x + y if self.skips else y
 
 
@@ -132,7 +137,7 @@ class EfficientNetLiteTower(PreTrainedModel):
 
     def stride16(self, pixel_values: Tensor) -> Tensor:
         """Images (B, 3, H, W) to the map (B, c, H/16, W/16). Training caches it while the lower part is frozen."""
-        x: Tensor = self.lower(F.relu6(self.stem(pixel_values)))
+        x: Tensor = self.lower(_relu6(self.stem(pixel_values)))
         return x
 
     def tokens(self, stride16: Tensor) -> Tensor:
