@@ -205,3 +205,12 @@ def test_a_method_that_names_nothing_has_no_gain(tmp_path: Path) -> None:
     silent = next(r for r in made.rows if r.method != "vanilla")
     assert silent.metrics["recall"] == 0
     assert silent.gain is None and silent.note == "names no object that is there"
+
+
+def test_a_note_stands_beside_the_figures_and_says_what_the_gain_cannot() -> None:
+    rows = [VANILLA, row("far", 1.0, 0.5, 2.0, on_curve=False), row("idle", None, None, None, note="never acted")]
+    lines = {line.split("|")[2].strip(): line for line in board(*rows).to_markdown().splitlines() if "`" in line}
+    assert "+1.0 [0.5, 2.0]" in lines["`far`"] and lines["`far`"].endswith("| beyond the curve |")
+    assert lines["`idle`"].endswith("| never acted |") and "| ? |" in lines["`idle`"]
+    page = leaderboard_html(board(*rows))
+    assert "beyond the curve" in page and "never acted" in page

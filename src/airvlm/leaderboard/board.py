@@ -198,7 +198,7 @@ class Board(_Strict):
         for key, setup in self.setups.items():
             head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", "explained", setup.metric]
             others = _shown_metrics(self, key, setup)
-            head += [*others, "tokens", "acted", "changed", "cost"]
+            head += [*others, "tokens", "acted", "changed", "cost", "note"]
             parts += [f"## {key}", "", describe(setup), "", _line(head), _line(["---"] * len(head))]
             for rank, row in self.rank_rows(key):
                 cells = [
@@ -215,6 +215,7 @@ class Board(_Strict):
                     _percent(row.acted),
                     _percent(row.changed),
                     "" if row.cost is None else f"{row.cost:.2f}",
+                    note_text(row),
                 ]
                 parts.append(_line(cells))
             parts.append("")
@@ -403,13 +404,16 @@ def _beats(a: Row, b: Row) -> bool:
 
 
 def gain_text(row: Row) -> str:
-    """`+4.7 [2.9, 6.4]`; what is beyond the control's curve is marked."""
+    """`+4.7 [2.9, 6.4]`."""
     if row.gain is None:
-        return row.note or "?"
+        return "?"
     interval = "" if row.gain_low is None or row.name == VANILLA else f" [{row.gain_low:.1f}, {row.gain_high:.1f}]"
-    beyond = " (beyond the curve)" if row.on_curve is False else ""
-    note = f" ({row.note})" if row.note else ""
-    return f"{row.gain:+.1f}{interval}{beyond}{note}"
+    return f"{row.gain:+.1f}{interval}"
+
+
+def note_text(row: Row) -> str:
+    """What a reader must know beside the gain: that it lies beyond the control's curve, or why there is none."""
+    return "; ".join(part for part in ("beyond the curve" if row.on_curve is False else "", row.note) if part)
 
 
 def explained_text(row: Row) -> str:

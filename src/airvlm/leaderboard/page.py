@@ -18,6 +18,7 @@ from airvlm.leaderboard.board import (
     explained_text,
     figure_text,
     gain_text,
+    note_text,
     verdict,
 )
 from airvlm.methods.controls import Wrapper
@@ -28,8 +29,9 @@ from airvlm.tiny import BundledScene
 
 __all__ = ["cost_plot", "forest_plot", "leaderboard_html"]
 
-WIDTH, LINE = 640, 22  # of a plot, in its own units
-LEFT = 230  # where the forest plot's axis begins
+WIDTH, LINE = 480, 22  # of a plot, in its own units
+LEFT = 176  # where the forest plot's axis begins
+LABEL = 24  # characters
 COLORS = {"better": "#00624a", "worse": "#a33b00", "unclear": "#777"}
 
 
@@ -114,6 +116,7 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
         number(row.changed, "{:.0f} %", 100),
         number(row.cost, "{:.2f}"),
         (row.site, None),
+        (note_text(row), None),
     ]
 
 
@@ -149,7 +152,7 @@ def forest_plot(rows: Sequence[Row]) -> str:
     for i, row in enumerate(shown):
         y = LINE * (i + 1)
         color = COLORS[verdict(row)]
-        label = row.method if len(row.method) <= 32 else row.method[:31] + "…"
+        label = row.method if len(row.method) <= LABEL else row.method[: LABEL - 1] + "…"
         parts += [
             f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end" font-size="13">{escape(label)}</text>',
             f'<line x1="{x(row.gain_low or 0):.1f}" y1="{y}" x2="{x(row.gain_high or 0):.1f}" y2="{y}" '
@@ -190,7 +193,7 @@ def cost_plot(rows: Sequence[Row]) -> str:
         across, up = at(row)
         parts += [
             f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4" fill="{COLORS[verdict(row)]}"/>',
-            f'<text x="{across + 6:.1f}" y="{up + 4:.1f}" font-size="11">{escape(row.method[:28])}</text>',
+            f'<text x="{across + 6:.1f}" y="{up + 4:.1f}" font-size="11">{escape(row.method[:LABEL])}</text>',
         ]
     return _svg(height, parts, "gain against cost of every method")
 
