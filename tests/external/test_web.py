@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_an_uploaded_image_is_asked_about_under_both(page: Any, vlm: VLM, tmp_pa
     _shot(page, "asked")
 
 
-def test_an_example_is_described_with_its_wrong_objects_underlined(page: Any, vlm: VLM) -> None:
+def test_an_example_is_described_with_its_wrong_objects_underlined(page: Any, vlm: VLM, tmp_path: Path) -> None:
     page.locator("#examples .thumbnail-item").first.click()
     page.wait_for_selector("#image img")
     page.locator("#ask").click()
@@ -137,8 +138,14 @@ def test_an_example_is_described_with_its_wrong_objects_underlined(page: Any, vl
     first = examples(vlm)[0]
     assert texts == [_describe(vlm, first.path), _describe(vlm, first.path, CropBlend())]
     assert page.locator("#answers .air-text mark.air-absent").count() > 0
-    command = shlex.split(page.locator("#command textarea, #command input").first.input_value())
-    assert Path(command[2]).is_file()
+    # the command works in any folder
+    command = [
+        sys.executable,
+        "-m",
+        *shlex.split(page.locator("#command textarea, #command input").first.input_value()),
+    ]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert all(text in printed for text in texts)
     _shot(page, "described")
 
 
@@ -275,9 +282,35 @@ def test_no_method_that_is_not_offered_is_built(address: str, label: str) -> Non
     assert "air-seconds" in answered  # the form itself is right
 
 
+SHORT = """
+import sys
+from airvlm import VLM
+from airvlm.serve import web
+web.KEPT = 6
+web.run_page(VLM.load("tiny"), port=int(sys.argv[1]))
+"""
+
+
+def test_uploads_are_deleted(tmp_path: Path) -> None:
+    port, kept = free_port(), tmp_path / "kept"
+    environment = {"GRADIO_TEMP_DIR": str(kept), "GRADIO_ANALYTICS_ENABLED": "False"}
+    command = [sys.executable, "-c", SHORT, str(port)]
+    with serving(command, tmp_path / "log", port=port, health="/", environment=environment) as server:
+        images = [_uploaded(server.address) for _ in range(2)]
+        assert all(Path(image["path"]).is_relative_to(kept) for image in images)
+        deadline = time.monotonic() + 60
+        while any(Path(image["path"]).exists() for image in images) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not any(Path(image["path"]).exists() for image in images)
+        answered = _call(server.address, [images[0], "", ["crop-blend"], None, "", 0.4, 0.1, 0.1, 1.0])
+        assert "no longer kept" in answered
+
+
 def _uploaded(address: str) -> dict[str, Any]:
     scene = tiny.scenes("test")[1].path
-    [path] = httpx.post(f"{address}/gradio_api/upload", files={"files": ("a.webp", scene.read_bytes())}).json()
+    [path] = httpx.post(
+        f"{address}/gradio_api/upload", files={"files": (f"{uuid.uuid4().hex}.webp", scene.read_bytes())}
+    ).json()
     return {"path": path, "meta": {"_type": "gradio.FileData"}}
 
 

@@ -7,12 +7,15 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 from PIL import Image
 
 from airvlm import cli
+from airvlm.cli.options import ModelOptions
+from airvlm.cli.serve import ask_options
 from tests.external.servers import serving
 from tests.serve.conftest import content
 
@@ -20,6 +23,19 @@ from tests.serve.conftest import content
 def test_an_address_that_others_reach_needs_a_key(capsys) -> None:
     assert cli.run(["serve", "--host", "0.0.0.0", "--port", "0"]) == 2
     assert "--api-key" in capsys.readouterr().err
+
+
+def test_the_pages_command_loads_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "tiny").mkdir()  # an embedded model's name comes before a folder
+    monkeypatch.chdir(tmp_path)
+    options = ModelOptions(model="tiny", adapter="lora", dtype="bfloat16", max_crop_batch=2, allow_missing=True)
+    assert ask_options(options, 96, "127.0.0.1") == [
+        *["--model", "tiny", "--adapter", str(tmp_path / "lora"), "--dtype", "bfloat16"],
+        *["--max-crop-batch", "2", "--allow-missing", "--max-new-tokens", "96"],
+    ]
+    assert ask_options(options, 96, "0.0.0.0") is None  # visitors have no such folder, nor need they know of it
+    assert ask_options(ModelOptions(model="tiny"), 8, "0.0.0.0") == ["--model", "tiny", "--max-new-tokens", "8"]
 
 
 @pytest.mark.slow

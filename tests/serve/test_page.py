@@ -8,7 +8,7 @@ import shlex
 import pytest
 from PIL import Image
 
-from airvlm import AIR, VLM, CropBlend, get_method, tiny
+from airvlm import AIR, VAF, VLM, CropBlend, get_method, tiny
 from airvlm.report import Crop, NormRatio, Report
 from airvlm.serve.page import (
     CHOICES,
@@ -75,12 +75,18 @@ def test_a_slider_changes_a_method(label: str) -> None:
 
 
 def test_the_command_is_the_same_comparison() -> None:
-    line = command_line("a b.png", "Is it 'red'?", ["vanilla", "crop-blend:weight=0.3"], "tiny")
+    line = command_line("a b.png", "Is it 'red'?", ["vanilla", "crop-blend:weight=0.3"], ["--model", "tiny"])
     assert shlex.split(line) == [
         *["airvlm", "ask", "a b.png", "Is it 'red'?", "--model", "tiny"],
         *["--method", "vanilla", "--method", "crop-blend:weight=0.3"],
     ]
-    assert shlex.split(command_line("--help", "x", [], "tiny"))[2] == "./--help"  # a file, not an option
+    assert shlex.split(command_line("--help", "x", [], []))[2] == "./--help"  # a file, not an option
+
+
+def test_the_examples_of_an_adapted_model_are_those_of_its_base(vlm: VLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = examples(vlm)
+    monkeypatch.setattr(vlm, "name", "tiny+my-lora")
+    assert examples(vlm) == known
 
 
 @pytest.mark.parametrize("model", ["tiny", "photo"])
@@ -112,6 +118,9 @@ def test_a_report_is_described_in_words() -> None:
         "crop-blend changed 64 token positions using 4 of 4 crops at the decoder's input. "
         "The change is 20% of the value's norm on average, 50% at most."
     )
+    for layers, place in (((3,), "in layer 3"), ((2, 3, 5), "in layers 2 to 5")):
+        changed = Report(VAF().to_json(), fired=True, layers=layers, tokens=9)
+        assert describe_report(changed) == f"vaf changed 9 token positions {place}."
 
 
 def test_crops_have_numbers_distances_and_alternative_texts() -> None:

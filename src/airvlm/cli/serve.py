@@ -9,6 +9,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -17,7 +18,7 @@ from airvlm.cli import common
 from airvlm.cli.console import Failure, err
 from airvlm.cli.options import MethodOptions, ModelOptions, option
 
-__all__ = ["serve", "vllm_arguments"]
+__all__ = ["ask_options", "serve", "vllm_arguments"]
 
 KEY_HELP = "Clients must send this key; visitors of the page log in as airvlm with it."
 
@@ -89,7 +90,7 @@ def serve(
 
         run_page(
             vlm,
-            model=model.model,
+            options=ask_options(dataclasses.replace(model, model=model.model or vlm.name), max_tokens, host),
             host=host,
             port=7860 if port is None else port,
             password=api_key,
@@ -115,6 +116,24 @@ def serve(
     warnings.simplefilter("ignore", MethodInactiveWarning)
     port = 8000 if port is None else port
     run_server(app, host=host, port=port, limits=limits, log_level=os.environ.get("AIRVLM_LOG", "info"))
+
+
+def ask_options(model: ModelOptions, max_tokens: int, host: str) -> list[str] | None:
+    """The options with which `airvlm ask` answers as the page does; None if they name folders of another machine."""
+    from airvlm.models.loading import EMBEDDED
+    from airvlm.serve.guard import is_loopback
+
+    words = []
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if value == field.default:
+            continue
+        if field.name in ("model", "adapter") and value not in EMBEDDED and Path(value).is_dir():
+            if not is_loopback(host):
+                return None
+            value = Path(value).resolve()  # the command is pasted in another folder
+        words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return [*words, "--max-new-tokens", str(max_tokens)]
 
 
 # -- vLLM

@@ -90,7 +90,7 @@ class Card:
 
 def examples(vlm: VLM) -> list[Example]:
     """Images that the model can describe: emoji scenes for tiny, photographs for all others."""
-    if vlm.name == "tiny":
+    if vlm.name.partition("+")[0] == "tiny":  # also with an adapter
         scenes = {scene.id: scene for scene in tiny.scenes("test")}
         return [Example(name, scenes[name].path, tuple(sorted(scenes[name].names))) for name in SCENES]
     folder = Path(__file__).parent / "photographs"
@@ -118,12 +118,19 @@ def choose_methods(labels: Sequence[str], strengths: Mapping[str, float]) -> lis
     return chosen
 
 
-def command_line(image: str, question: str, labels: Sequence[str], model: str) -> str:
-    """The same comparison for a terminal."""
+def command_line(image: str, question: str, labels: Sequence[str], options: Sequence[str]) -> str:
+    """The same comparison for a terminal.
+
+    Args:
+        image: a path.
+        question: what was asked.
+        labels: spellings of the methods.
+        options: further options of `airvlm ask`: which model, and how long an answer may be.
+    """
     words = ["airvlm", "ask", image if not image.startswith("-") else f"./{image}"]
     if question != DESCRIBE:
         words.append(question)
-    words += ["--model", model]
+    words += options
     for label in labels:
         words += ["--method", label]
     return shlex.join(words)
@@ -146,6 +153,8 @@ def describe_report(report: Report) -> str:
         words.append(f"using {report.kept} of {sum(len(image) for image in report.crops)} crops")
     if -1 in report.layers:
         words.append("at the decoder's input")
+    elif len(report.layers) == 1:
+        words.append(f"in layer {report.layers[0]}")
     elif report.layers:
         words.append(f"in layers {report.layers[0]} to {report.layers[-1]}")
     sentence = " ".join(words) + "."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ LONGEST = 2000  # characters of a question
 def run_page(
     vlm: VLM,
     *,
-    model: str | None = None,
+    options: Sequence[str] | None = None,
     host: str = "127.0.0.1",
     port: int = 7860,
     password: str | None = None,
@@ -50,21 +50,23 @@ def run_page(
 
     Args:
         vlm: the model.
-        model: what `--model` needs to load it again, for the command that the page offers.
+        options: of `airvlm ask`, with which it answers as the page does; None offers visitors no command.
         host: the address to listen on.
         port: the port; 0 takes a free one.
         password: visitors log in as airvlm with it; None asks for none.
         allow_hosts: further names by which visitors may reach the page.
         max_tokens: new tokens per answer.
     """
-    app = make_page_app(vlm, model=model, host=host, password=password, allow_hosts=allow_hosts, max_tokens=max_tokens)
+    app = make_page_app(
+        vlm, options=options, host=host, password=password, allow_hosts=allow_hosts, max_tokens=max_tokens
+    )
     run_server(app, host=host, port=port, limits=Limits(shutdown_seconds=5))
 
 
 def make_page_app(
     vlm: VLM,
     *,
-    model: str | None = None,
+    options: Sequence[str] | None = None,
     host: str = "127.0.0.1",
     password: str | None = None,
     allow_hosts: tuple[str, ...] = (),
@@ -73,7 +75,7 @@ def make_page_app(
     """The page as an ASGI application. Arguments are those of `run_page`."""
     app = FastAPI(title="airvlm", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(HostGuard, host=host, allow_hosts=allow_hosts)
-    page = make_page(vlm, model=model, local=is_loopback(host), max_tokens=max_tokens)
+    page = make_page(vlm, options=options, local=is_loopback(host), max_tokens=max_tokens)
     folders = {str(example.path.parent) for example in examples(vlm)}
     mounted: FastAPI = gr.mount_gradio_app(
         app,
@@ -94,13 +96,18 @@ def make_page_app(
 
 
 def make_page(
-    vlm: VLM, *, model: str | None = None, local: bool = True, max_tokens: int = 96, max_pixels: int = 40_000_000
+    vlm: VLM,
+    *,
+    options: Sequence[str] | None = None,
+    local: bool = True,
+    max_tokens: int = 96,
+    max_pixels: int = 40_000_000,
 ) -> gr.Blocks:
     """The layout of the page and its events.
 
     Args:
         vlm: the model.
-        model: what `--model` needs to load it again.
+        options: as in `run_page`.
         local: whether visitors sit at this machine, so that a path of an example means something to them.
         max_tokens: new tokens per answer.
         max_pixels: of an uploaded image.
@@ -111,6 +118,8 @@ def make_page(
     def read(path: str | None) -> Image.Image:
         if path is None:
             raise ValueError("Choose an image first: drop one here, or take an example.")
+        if not Path(path).exists():
+            raise ValueError("This image is no longer kept here: drop it again.")
         try:
             return load_image(Path(path), max_pixels=max_pixels)
         except ValueError as error:
@@ -141,7 +150,7 @@ def make_page(
         truth = None if known is None or asked != DESCRIBE else known.truth
         spelled = ["vanilla" if method is None else method.label for method in methods]
         source = file if known is None else str(known.path) if local else ""
-        line = command_line(source, asked, spelled, model or vlm.name) if source else ""
+        line = command_line(source, asked, spelled, options) if source and options is not None else ""
         place = "The same in a terminal" + ("" if known else ", in the folder of the image")
         cards: list[Card] = []
         drawn = ""
@@ -173,7 +182,7 @@ def make_page(
     def take_upload(path: str | None) -> tuple[None, str, str]:
         return None, "" if path is None else Path(path).name, ""
 
-    with gr.Blocks(title=f"airvlm: {vlm.name}", analytics_enabled=False, delete_cache=(KEPT, KEPT)) as page:
+    with gr.Blocks(title=f"airvlm: {vlm.name}", analytics_enabled=False, delete_cache=(KEPT // 6, KEPT)) as page:
         gr.Markdown(f"# airvlm\nThe model **{vlm.name}**, as it is and under methods against hallucination.")
         example, file = gr.State(None), gr.State("")
         notes: dict[str, Any] = {}
