@@ -225,6 +225,11 @@ def test_compare_takes_a_list_and_names_answers_by_their_labels(vlm: VLM) -> Non
     assert vlm.compare(sample_image(1), QUESTION, [None, "vanilla"], max_new_tokens=1).keys() == {"vanilla"}
 
 
+def test_compare_refuses_a_text_in_place_of_its_list(vlm: VLM) -> None:
+    with pytest.raises(TypeError, match="takes a list of methods, not the text 'crop-blend'"):
+        vlm.compare(sample_image(1), QUESTION, "crop-blend")
+
+
 SPELLED, OBJECT = "air:keep=2,num_crops=4,num_prototypes=4,strength=2.0,layers=(0,3)", METHOD
 
 

@@ -228,6 +228,8 @@ class VLM:
         Returns:
             Answers by name, in the order of the methods.
         """
+        if isinstance(methods, str):
+            raise TypeError(f"compare(image, question, methods) takes a list of methods, not the text {methods!r}")
         if not isinstance(methods, Mapping):
             chosen = [get_method(method) for method in methods]
             methods = {"vanilla" if method is None else method.label: method for method in chosen}
