@@ -9,7 +9,7 @@ import typer
 
 from airvlm.cli import common
 from airvlm.cli.console import Failure, emit, print_columns
-from airvlm.cli.options import JsonOption, MethodsOption, ModelOptions, option
+from airvlm.cli.options import JsonOption, ModelOptions, methods_option, option
 
 if TYPE_CHECKING:
     from airvlm.bench.efficiency import Cost, Subject
@@ -27,11 +27,11 @@ def bench(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[methods]", help="With `methods`, every method is measured, prefill and decode apart, in batches."
+            metavar="methods", help="With `methods`, every method is measured, prefill and decode apart, in batches."
         ),
     ] = None,
     model: Annotated[list[str] | None, option("--model -m", "NAME", MODEL_HELP, show_default="tiny and wide")] = None,
-    method: MethodsOption = None,
+    method: Annotated[list[str] | None, methods_option(f"{', '.join(DEFAULT)}; with `methods`, all")] = None,
     repeats: Annotated[int, option("--repeats", "N", "Rounds after the warm-up.", min=1)] = 5,
     tokens: Annotated[int, option("--tokens", "N", "Tokens of every answer.", min=1)] = 32,
     batch: Annotated[
@@ -66,7 +66,9 @@ def bench(
 
     if what is not None:
         if what != "methods":
-            raise Failure(f"{what!r}: give `methods`, or nothing")
+            raise Failure(
+                f"unknown argument {what!r}; models are given by --model, and `methods` measures every method"
+            )
         _bench_methods(
             model or ["tiny"],
             method,

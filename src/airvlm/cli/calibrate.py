@@ -12,7 +12,7 @@ import typer
 
 from airvlm.cli.console import Failure, emit, err, print_columns, warn
 from airvlm.cli.method_table import outside_methods, read_table
-from airvlm.cli.options import JsonOption, ModelOptions, complete_methods, option
+from airvlm.cli.options import JsonOption, ModelOptions, methods_option
 from airvlm.cli.task_options import SpreadOptions, TaskOptions, exit_on_interrupt, model_loader
 
 if TYPE_CHECKING:
@@ -33,13 +33,7 @@ def calibrate(
     ],
     method: Annotated[
         list[str] | None,
-        option(
-            "--method",
-            "METHOD",
-            "A method, as in air:keep=3. Repeatable.",
-            autocompletion=complete_methods,
-            show_default="crop-blend, air and air-memory",
-        ),
+        methods_option("crop-blend, air and air-memory", "A method, as in air:keep=3."),
     ] = None,
     budget: Annotated[
         str, typer.Option("--budget", metavar="COST", help="How much it may cost: answers (20000) or time (90s, 20m).")

@@ -328,7 +328,7 @@ def _method(name: str) -> tuple[Facts, list[Section]]:
         method = None if name in METHODS else common.choose_method(name)
         facts = {"name": name, "package": package} | describe_method(type(method) if method else METHODS[name])
     rows = [
-        ("paper", facts["paper"] or "none: a method of this package"),
+        ("paper", facts["paper"] or f"none: a method of {'this' if facts['package'] == 'airvlm' else 'that'} package"),
         ("acts on", facts["site"]),
         ("cost", facts["cost"]),
         ("needs", facts["data"] or "image and question only"),

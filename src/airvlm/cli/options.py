@@ -29,8 +29,8 @@ __all__ = [
     "ObjectsOption",
     "QuestionArgument",
     "SetOption",
-    "complete_methods",
     "expand_groups",
+    "methods_option",
     "option",
     "output_option",
 ]
@@ -65,16 +65,16 @@ QuestionArgument = Annotated[
 ]
 ImagesOption = Annotated[list[str] | None, option("--image -i", "IMAGE", "One more image. Repeatable.")]
 MethodOption = Annotated[str, option("--method", "METHOD", METHOD_HELP, autocompletion=complete_methods)]
-MethodsOption = Annotated[
-    list[str] | None,
-    option(
-        "--method",
-        "METHOD",
-        f"{METHOD_HELP} Repeatable.",
-        autocompletion=complete_methods,
-        show_default=DEFAULT_METHOD,
-    ),
-]
+
+
+def methods_option(show_default: str = DEFAULT_METHOD, help: str = METHOD_HELP) -> Any:
+    """The repeatable --method; `show_default` names the methods that are taken without it."""
+    return option(
+        "--method", "METHOD", f"{help} Repeatable.", autocompletion=complete_methods, show_default=show_default
+    )
+
+
+MethodsOption = Annotated[list[str] | None, methods_option()]
 SetOption = Annotated[
     list[str] | None,
     option("--set", "OPTION=VALUE", "Set an option of the method, as in weight=0.2. Repeatable."),
