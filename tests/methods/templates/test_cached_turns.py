@@ -9,6 +9,7 @@ from transformers.modeling_utils import AttentionInterface
 from airvlm.methods import VAF
 from airvlm.runtime.attention import PREFIX
 from airvlm.testing import small_models
+from tests.default_methods import METHODS
 
 TEXT = "USER: how many . ASSISTANT: two . "
 
@@ -35,6 +36,22 @@ def test_an_image_after_a_cached_text_turn_is_found_at_its_own_keys() -> None:
         found = model(
             input_ids=whole["input_ids"][:, split:], pixel_values=whole["pixel_values"], past_key_values=cache
         ).logits
+    assert run.report.fired
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["vaf", "vaf-faithful"])
+def test_text_after_a_cached_turn_that_ended_with_the_image_is_changed_alike(name: str) -> None:
+    model, whole = build("USER: <image> is there a fork ? ASSISTANT:", [small_models.sample_image(1)])
+    split = int((whole["input_ids"][0] == small_models.IMAGE).nonzero()[-1]) + 1
+    with METHODS[name](model):
+        expected = model(**whole).logits[:, split:]
+    with METHODS[name](model) as run:
+        cache = model(
+            input_ids=whole["input_ids"][:, :split], pixel_values=whole["pixel_values"], use_cache=True
+        ).past_key_values
+        found = model(input_ids=whole["input_ids"][:, split:], past_key_values=cache).logits
     assert run.report.fired
     assert torch.allclose(found, expected, atol=1e-4)
 

@@ -174,7 +174,7 @@ class _KeyWeights(AttentionIntervention):
     def on_pass(self, fp: ForwardPass) -> None:
         super().on_pass(fp)
         self.count_queries(fp)
-        if self.current is not None and fp.visual is not None:
+        if fp.visual is not None:  # also where no query comes after the image in this pass
             assert self.visual_keys is not None and self.before_keys is not None
             self._weight = self.method.key_weights(self.visual_keys.float(), self.before_keys.float())
 
