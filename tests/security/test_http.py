@@ -152,3 +152,69 @@ def test_streams_of_sixteen_clients_with_mixed_methods_get_their_own_answers(add
     with ThreadPoolExecutor(16) as clients:
         texts = list(clients.map(post, asked))
     assert texts == [known[one[:3]] for one in asked]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::airvlm.runtime.session.MethodInactiveWarning")
+def test_whatever_thirty_two_clients_mix_or_leave_the_others_texts_stay_right(
+    address: str, vlm: VLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that join a batch and options that do not, clients that leave, and prompts that the model fails on."""
+    draw = random.Random(3)
+    scenes = tiny.scenes("test")[40:44]
+    questions = ["Please describe this image in detail.", "Is there a dog in the image?"]
+    options: list[tuple[dict[str, Any], dict[str, Any]]] = [  # of a request, and the same of VLM.ask
+        ({}, {}),
+        ({"stop": "on"}, {"stop_strings": ["on"]}),
+        ({"logprobs": True, "top_logprobs": 2}, {}),
+        ({"temperature": 1.5, "top_p": 0.9, "seed": 4}, {"temperature": 1.5, "top_p": 0.9, "seed": 4}),
+    ]
+    kinds = [
+        (scene, question, method, tokens, option)
+        for scene in [None, *range(4)]
+        for question in range(2)
+        for method in ([None] if scene is None else [None, "crop-blend", "air", "vcd"])
+        for tokens in (1, 24)
+        for option in range(4)
+    ]
+    asked = [draw.choice(kinds) for _ in range(96)]
+    fail, real = "zebra zebra zebra", vlm.builder.build
+    known = {}
+    for kind in set(asked):
+        scene, question, method, tokens, option = kind
+        image = None if scene is None else scenes[scene].path
+        answer = vlm.ask(image, questions[question], method=method, max_new_tokens=tokens, **options[option][1])
+        known[kind] = answer.text
+
+    def build(rows: Any, **more: Any) -> Any:
+        if any(fail in row.prompt for row in rows):
+            raise RuntimeError("the model failed")
+        return real(rows, **more)
+
+    monkeypatch.setattr(vlm.builder, "build", build)
+
+    def post(number: int) -> str | None:
+        scene, question, method, tokens, option = asked[number]
+        shown = content(None if scene is None else Image.open(scenes[scene].path), questions[question])
+        body = {"model": "tiny", "messages": [{"role": "user", "content": shown}], "max_tokens": tokens}
+        body |= {"airvlm": {"method": method}, "stream": False, **options[option][0]}
+        if number % 8 == 3:
+            shown[-1]["text"] = fail
+            assert httpx.post(f"{address}/v1/chat/completions", json=body, timeout=300).status_code == 500
+            return None
+        if number % 8 == 5:
+            body |= {"stream": True, "max_tokens": 200}
+            with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=300) as left:
+                next(left.iter_lines())
+            return None
+        return str(
+            httpx.post(f"{address}/v1/chat/completions", json=body, timeout=300).json()["choices"][0]["message"][
+                "content"
+            ]
+        )
+
+    with ThreadPoolExecutor(32) as clients:
+        texts = list(clients.map(post, range(len(asked))))
+    answered = [(text, known[kind]) for text, kind in zip(texts, asked, strict=True) if text is not None]
+    assert len(answered) == 72
+    assert all(text == own for text, own in answered), answered
