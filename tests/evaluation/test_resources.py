@@ -88,6 +88,16 @@ def test_an_evaluation_keeps_more_of_its_images_and_gives_the_memory_back():
     assert cache.bytes <= 100 and cache.get("crops", 8) is not None
 
 
+@pytest.mark.parametrize(("workers", "kept"), [(1, 400), (2, 200), (10, 80)])
+def test_workers_share_the_memory_for_images(workers, kept, monkeypatch):
+    monkeypatch.setattr(resources, "free_memory", lambda device: 400 / CACHE_SHARE)
+    cache = ImageCache(limit=100)
+    with keep_images(SimpleNamespace(model=Model(20), builder=SimpleNamespace(cache=cache)), workers=workers):
+        for k in range(20):
+            cache.put("crops", k, torch.zeros(10))
+        assert cache.bytes == kept
+
+
 def test_two_evaluations_of_one_model_leave_its_memory_as_it_was(monkeypatch):
     """Whichever ends first."""
     monkeypatch.setattr(resources, "free_memory", lambda device: 400 / CACHE_SHARE)

@@ -349,7 +349,7 @@ def test_an_answer_that_never_ended_is_the_whole_text(texts):
 def test_each_answer_holds_for_a_range_of_biases_on_yes():
     assert bias_ranges(0.0, [-3.0, 5.0, 0.5, -0.25]) == (-0.25, 0.5)
     assert bias_ranges(0.5, [0.5]) == (0.5, np.inf) and bias_ranges(0.4, [0.5]) == (-np.inf, 0.5)
-    no, yes = Derived("No", 1, True), Derived("Yes", 1, True)
+    no, yes = Derived("No", 1, True), Derived("Yes, it", 3, False)
     trace = yes_trace([(-np.inf, 0.5, no), (0.5, 2.0, yes)])
     found = [derive_answer(trace, "yes-bias", b, 8) for b in (-50.0, 0.49, 0.5, 1.9, 2.0)]
     assert found == [no, no, yes, yes, None]

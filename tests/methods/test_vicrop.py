@@ -1,5 +1,6 @@
 """ViCrop: its boxes against a brute-force search, and its answers against asking with both images by hand."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from airvlm.inputs.prompts import prompt_text
+from airvlm.methods import vicrop
 from airvlm.methods.composed import Composed
 from airvlm.methods.crop_blend import CropBlend
 from airvlm.methods.vicrop import SCALES, ViCrop, find_box, object_relevance
@@ -61,8 +63,8 @@ def test_a_planted_peak_is_inside_the_box(row: int, column: int) -> None:
     assert 0 <= left < right <= 720 and 0 <= top < bottom <= 720
 
 
-@pytest.mark.parametrize("size", [(900, 100), (100, 900)])
-def test_a_window_may_be_as_high_or_as_wide_as_the_image(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(900, 100), (100, 900), (200, 180)])
+def test_a_window_may_be_as_large_as_the_image(size: tuple[int, int]) -> None:
     attention = np.random.default_rng(0).random((12, 12))
     assert find_box(attention, size, 120) == brute_force(attention, size, 120)
 
@@ -207,3 +209,20 @@ def test_what_cannot_be_cropped_or_combined_is_refused() -> None:
 )
 def test_laws(family: str, method: ViCrop) -> None:
     check_method(method, [family])
+
+
+@pytest.mark.parametrize(
+    ("template", "unit"),
+    [
+        ("USER: {} say ASSISTANT:", "<image>"),
+        ("USER: {} say ASSISTANT:", "<s><image></s>"),
+        ("{}\nsay\n", "<image>\n"),
+    ],
+)
+def test_an_image_is_repeated_with_the_marks_around_it(
+    template: str, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = SimpleNamespace(family="any", image_token_id=1)
+    processor = SimpleNamespace(image_token="<image>")
+    monkeypatch.setattr(vicrop, "prompt_text", lambda *given: template.format(unit * given[-1]))
+    assert vicrop._placeholder(SimpleNamespace(processor=processor, parts=parts)) == unit  # type: ignore[arg-type]

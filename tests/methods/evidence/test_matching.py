@@ -159,6 +159,14 @@ def test_noise_changes_the_memory_and_follows_its_seed() -> None:
     assert 0.6 < ratio < 1.5
 
 
+@pytest.mark.parametrize("match", ["transport", "softmax"])
+def test_noise_changes_what_the_crops_say_and_follows_its_seed(match: Any) -> None:
+    spec = replace(PROJECTED, match=match, keep=2)
+    clean, noisy, again = (evidence(spec, noise=noise).projected for noise in (0.0, 1.0, 1.0))
+    assert clean is not None and noisy is not None and again is not None
+    assert torch.equal(noisy, again) and not torch.allclose(noisy, clean, atol=0.1)
+
+
 # -- projection onto the prototypes
 
 
