@@ -290,6 +290,7 @@ def test_a_setting_that_is_dropped_saves_its_answers_and_not_what_all_share() ->
 def test_what_is_left_buys_no_more_than_it_pays() -> None:
     price = Price(shared=0.2, each=0.1)
     assert price.items(10.0, 3, most=100) == 20
+    assert all(price.items(n * price.item(5), 5, most=n) == n for n in range(1, 200))  # exactly what all cost
     assert price.items(math.inf, 3, most=100) == 100
     assert price.items(-1.0, 3, most=100) == 0
     assert Price(0.0, 0.0).items(1.0, 3, most=7) == 7
@@ -321,6 +322,26 @@ def test_what_changes_nothing_leaves_its_place_to_what_may_still_gain() -> None:
     idle = replace(stage.measured[0], gain=Estimate.of(0.0, np.zeros(400), 40, images=40), draws=np.zeros(400))
     found = tuple(replace(idle, candidate=m.candidate) for m in stage.measured[:6]) + stage.measured[6:]
     assert choose_survivors(replace(stage, measured=found), 1.0) == [m.candidate for m in found[6:]]
+
+
+@pytest.mark.parametrize(
+    ("gain", "spread", "validated", "needs_more"),
+    [
+        (5.0, 1.0, True, False),
+        (-5.0, 2.0, True, False),  # surely worse
+        (1.0, 4.0, True, True),
+        (1.0, 4.0, False, True),
+        (-5.0, 2.0, False, False),
+    ],
+)
+def test_more_images_are_asked_for_where_the_interval_tells_nothing(
+    gain: float, spread: float, validated: bool, needs_more: bool
+) -> None:
+    stage = _stage([gain] * 2, spread)
+    stage = replace(stage, measured=tuple(replace(m, images=40) for m in stage.measured))
+    found = Calibration(ModelInfo("m", "f"), (stage,), stage if validated else None, 1.0, 0, 0.0)
+    assert found.images_needed is None or found.images_needed > 40
+    assert (found.images_needed is not None) is needs_more
 
 
 class Terse(Speaker):

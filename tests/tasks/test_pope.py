@@ -265,3 +265,18 @@ def test_images_with_too_few_objects_are_left_out_and_counted(labeled: Path) -> 
     with pytest.warns(UserWarning, match="1 of 3 images have fewer than 3 objects"):
         items = load_task("pope-annotated", labeled, objects=str(labeled / "few.json")).items()
     assert "cat.jpg" not in {item.group for item in items}
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_one_prompt_in_twenty_may_ask_for_another_object(tmp_path: Path, others: int) -> None:
+    truth = [{"question_id": i, "image": "a.jpg", "text": f"Is there a thing{i} in the image?", "label": "yes"}
+             for i in range(20)]  # fmt: skip
+    rows = [{"question_id": i, "prompt": str(row["text"]), "text": "Yes"} for i, row in enumerate(truth)]
+    for row in rows[:others]:
+        row["prompt"] = "Is there a car in the image?"
+    files = _write(tmp_path / "answers.jsonl", rows), _write(tmp_path / "truth.json", truth)
+    if others == 1:
+        assert score_file(Pope(), *files).metrics["accuracy"] == 100
+    else:
+        with pytest.raises(ValueError, match="it was asked 'car'"):
+            score_file(Pope(), *files)
