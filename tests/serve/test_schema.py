@@ -11,6 +11,7 @@ import pytest
 
 from airvlm.serve.errors import ApiError
 from airvlm.serve.limits import Limits
+from airvlm.serve.openapi import ERRORS, describe_completions
 from airvlm.serve.schema import IGNORED, NEUTRAL, parse_request
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -192,3 +193,8 @@ def test_the_limits_are_the_documented_ones() -> None:
     ):
         assert row in page
     assert limits.server_pixels == limits.request_pixels  # the largest request that is accepted finds room
+
+
+def test_the_published_schema_names_every_status_of_an_answer() -> None:
+    named = describe_completions()["responses"]
+    assert set(named) | set(ERRORS) == {200, 400, 401, 403, 404, 408, 413, 415, 429, 500}
