@@ -174,8 +174,8 @@ def test_whatever_thirty_two_clients_mix_or_leave_the_others_texts_stay_right(
         for scene in [None, *range(4)]
         for question in range(2)
         for method in ([None] if scene is None else [None, "crop-blend", "air", "vcd"])
-        for tokens in (1, 24)
-        for option in range(4)
+        for tokens in (1, 32, 48)
+        for option in (0, 0, 0, 1, 2, 3)  # most are greedy, and join
     ]
     asked = [draw.choice(kinds) for _ in range(96)]
     fail, real = "zebra zebra zebra", vlm.builder.build
