@@ -113,7 +113,7 @@ def test_the_setting_that_helps_is_found_and_measured_on_the_validation_split(tm
     assert found.result is not None and found.result.gain.low > 0 and found.images_needed is None
     assert found.validation is not None and found.validation.split == "validation"
     assert best in found.reason
-    assert found.tried == 12
+    assert found.settings_tried == 12
     change = found.result.to_json()["recall_change"]
     assert found.result.recall_change is not None and change["value"] == round(found.result.recall_change.value, 4)
 
@@ -370,7 +370,7 @@ def test_a_good_setting_that_loses_recall_goes_on_beside_what_gives_it_back(tmp_
     assert get_method(chosen.label) == chosen.applied
     assert found.result is not None and found.result.recall_change is not None
     assert found.result.recall_change.value >= -1
-    assert found.tried > 12
+    assert found.settings_tried > 12
 
 
 def test_a_default_that_may_lose_recall_stays_and_its_companion_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def _report(found: Calibration, folder: Path, *, plot: bool, json: bool) -> None
         rows.append([one.candidate.label, f"{gain.value:+.2f}", interval, told, f"{one.changed:.0%}"])
     print_columns(rows, right=(1, 2, 3, 4))
     print("\ngain: points better than a bias on one token at equal recall or yes-ratio, mean over the tasks")
-    print(f"{found.tried} settings tried, {found.answers} answers generated, {found.seconds:.0f} s")
+    print(f"{found.settings_tried} settings tried, {found.answers} answers generated, {found.seconds:.0f} s")
     print(found.reason)
     if found.verdict == "undecided":
         print("recommended: nothing yet; calibrate with more images (a larger --limit or --budget)")

@@ -330,7 +330,7 @@ class Calibration:
     seconds: float
 
     @property
-    def tried(self) -> int:
+    def settings_tried(self) -> int:
         """Settings that were tried, those beside a companion included."""
         return len({m.candidate.label for stage in self.stages for m in stage.measured})
 
@@ -380,7 +380,7 @@ class Calibration:
         told = (
             f"{found.candidate.label} gains {found.gain.value:.2f} [{found.gain.low:.2f}, {found.gain.high:.2f}] "
             f"points on the validation split (n = {found.gain.n}); on the calibration split, as the best of "
-            f"{self.tried} settings, it gained {self.best.gain.value:.2f}"
+            f"{self.settings_tried} settings, it gained {self.best.gain.value:.2f}"
         )
         if self.recommended is not None:
             return told
@@ -400,7 +400,7 @@ class Calibration:
             "images_needed": self.images_needed,
             "model": self.model.to_json(),
             "reason": self.reason,
-            "settings_tried": self.tried,
+            "settings_tried": self.settings_tried,
             "max_recall_loss": self.max_recall_loss,
             "answers": self.answers,
             "seconds": round(self.seconds, 1),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from airvlm.inputs.prompts import image_token, prompt_text
 from airvlm.methods.base import option
-from airvlm.methods.templates.reask import Asked, ReAskMethod
+from airvlm.methods.templates.reask import ReAskMethod, RowPrompt
 from airvlm.methods.views import find_grid
 from airvlm.runtime.intervention import Context, GenerateCall
 from airvlm.runtime.probe import run_probe
@@ -78,10 +78,10 @@ class ViCrop(ReAskMethod):
             raise ValueError(f"layer = {layer}, but the decoder has {depth} layers")
         return layer
 
-    def reask(self, rows: Sequence[Asked], call: GenerateCall, context: Context) -> list[Asked | None]:
+    def reask(self, rows: Sequence[RowPrompt], call: GenerateCall, context: Context) -> list[RowPrompt | None]:
         boxes = self.find_boxes(rows, call, context)
         unit = _placeholder(context)
-        answers: list[Asked | None] = []
+        answers: list[RowPrompt | None] = []
         for row, own in zip(rows, boxes, strict=True):
             if all(box is None for box in own):
                 answers.append(None)
@@ -97,10 +97,10 @@ class ViCrop(ReAskMethod):
             for image, box, piece in zip(row.images, own, pieces[1:], strict=True):
                 images += [image] if box is None else [image, image.crop(box)]
                 prompt += (unit if box is None else unit + unit) + piece
-            answers.append(Asked(tuple(images), prompt, {"boxes": [list(box) if box else None for box in own]}))
+            answers.append(RowPrompt(tuple(images), prompt, {"boxes": [list(box) if box else None for box in own]}))
         return answers
 
-    def find_boxes(self, rows: Sequence[Asked], call: GenerateCall, context: Context) -> list[list[Box | None]]:
+    def find_boxes(self, rows: Sequence[RowPrompt], call: GenerateCall, context: Context) -> list[list[Box | None]]:
         """The crop of every image of every row; None where the whole image is used."""
         if self.map == "focus":
             maps = self._relevance(rows, call, context)
@@ -117,7 +117,7 @@ class ViCrop(ReAskMethod):
             for own, row in zip(maps, rows, strict=True)
         ]
 
-    def _attention(self, rows: Sequence[Asked], arguments: dict[str, Any], context: Context) -> list[list[Map]]:
+    def _attention(self, rows: Sequence[RowPrompt], arguments: dict[str, Any], context: Context) -> list[list[Map]]:
         """The attention of the prompt's last token to every image of every row."""
         layer = self.span(len(context.parts.layers))
         probe = run_probe(context.parts, arguments, attention=[layer])
@@ -125,7 +125,7 @@ class ViCrop(ReAskMethod):
         visual = probe.visual.cpu()
         return [self._grids(row, attention[i], visual[i], context) for i, row in enumerate(rows)]
 
-    def _relevance(self, rows: Sequence[Asked], call: GenerateCall, context: Context) -> list[list[Map]]:
+    def _relevance(self, rows: Sequence[RowPrompt], call: GenerateCall, context: Context) -> list[list[Map]]:
         """FOCUS's map of every image of every row; none for a row that names no object."""
         maps: list[list[Map]] = [[] for _ in rows]
         named = {i: target for i, row in enumerate(rows) if row.images and (target := self._find_target(row.prompt))}
@@ -146,7 +146,7 @@ class ViCrop(ReAskMethod):
     def _find_target(self, prompt: str) -> str:
         return self.target or next((found[1].strip() for found in reversed(list(NAMED.finditer(prompt)))), "")
 
-    def _grids(self, row: Asked, values: Tensor, visual: Tensor, context: Context) -> list[Map]:
+    def _grids(self, row: RowPrompt, values: Tensor, visual: Tensor, context: Context) -> list[Map]:
         """Values (L,) at the visual tokens of a row, as one grid per image."""
         images = list(row.images)
         parts = split_positions(visual.nonzero().flatten(), images) if images else []
@@ -223,14 +223,14 @@ def find_box(attention: np.ndarray[Any, Any], size: tuple[int, int], side: int) 
     return left, top, right, bottom
 
 
-def _text(row: Asked, question: str, context: Context) -> str:
+def _text(row: RowPrompt, question: str, context: Context) -> str:
     """The prompt of a question about a row's images."""
     mark = image_token(context.processor, context.parts.image_token_id)
     return prompt_text(context.processor, context.parts.family, mark, question, len(row.images))
 
 
 def _build_inputs(
-    rows: Sequence[Asked], questions: Sequence[str], call: GenerateCall, context: Context
+    rows: Sequence[RowPrompt], questions: Sequence[str], call: GenerateCall, context: Context
 ) -> dict[str, Any]:
     """The model's inputs for other questions about the rows' images."""
     texts = [_text(row, question, context) for row, question in zip(rows, questions, strict=True)]

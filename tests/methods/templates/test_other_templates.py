@@ -12,7 +12,7 @@ from airvlm.methods import Composed, CropBlend
 from airvlm.methods.base import option
 from airvlm.methods.templates import HeadMethod, LensMethod, LoopMethod, ReAskMethod, SteeringMethod
 from airvlm.methods.templates.loop import LoopIntervention
-from airvlm.methods.templates.reask import Asked
+from airvlm.methods.templates.reask import RowPrompt
 from airvlm.methods.templates.steering import Site
 from airvlm.models.parts import ModelParts
 from airvlm.runtime.intervention import Context, ForwardPass, GenerateCall, Intervention
@@ -201,13 +201,13 @@ class Twice(ReAskMethod):
     summary: ClassVar[str] = "adds a crop"
     box: tuple[int, int, int, int] = option((4, 4, 28, 28), "of the crop")
 
-    def reask(self, rows: Sequence[Asked], call: GenerateCall, context: Context) -> list[Asked | None]:
+    def reask(self, rows: Sequence[RowPrompt], call: GenerateCall, context: Context) -> list[RowPrompt | None]:
         return [more_of(row, self.box) if row.images else None for row in rows]
 
 
-def more_of(row: Asked, box: tuple[int, int, int, int]) -> Asked:
+def more_of(row: RowPrompt, box: tuple[int, int, int, int]) -> RowPrompt:
     crop = row.images[0].crop(box)
-    return Asked((*row.images, crop), row.prompt.replace("<image>", "<image> <image>", 1), {"box": box})
+    return RowPrompt((*row.images, crop), row.prompt.replace("<image>", "<image> <image>", 1), {"box": box})
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "gemma3", "smolvlm"])
@@ -219,7 +219,8 @@ def test_a_re_ask_is_the_call_with_the_new_images_and_prompt(family: str) -> Non
     with Twice()(model, processor, images=[list(images) for _, images in rows], prompts=prompts) as run:
         found = model.generate(**batch, **GREEDY)
     asked = [
-        more_of(Asked(tuple(images), text), (4, 4, 28, 28)) if images else Asked((), text) for text, images in rows
+        more_of(RowPrompt(tuple(images), text), (4, 4, 28, 28)) if images else RowPrompt((), text)
+        for text, images in rows
     ]
     direct = small_models.build_inputs(processor, [(row.prompt, list(row.images)) for row in asked])
     expected = model.generate(**direct, **GREEDY)

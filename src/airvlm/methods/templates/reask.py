@@ -19,12 +19,12 @@ from airvlm.methods.base import Method
 from airvlm.runtime.intervention import Context, GenerateCall, Intervention
 from airvlm.runtime.row_images import RowImage, split_positions
 
-__all__ = ["Asked", "ReAskMethod"]
+__all__ = ["ReAskMethod", "RowPrompt"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one row is asked."""
+class RowPrompt:
+    """The images and the prompt of one row."""
 
     images: tuple[Image.Image, ...]
     prompt: str  # with one placeholder per image
@@ -40,7 +40,7 @@ class ReAskMethod(Method):
     needs_pixels: ClassVar[bool] = True
     unchanged_reason: ClassVar[str] = "the whole image is asked about as it is"  # for the report of a row left as it is
 
-    def reask(self, rows: Sequence[Asked], call: GenerateCall, context: Context) -> list[Asked | None]:
+    def reask(self, rows: Sequence[RowPrompt], call: GenerateCall, context: Context) -> list[RowPrompt | None]:
         """What is answered instead of each row; None leaves a row as it is.
 
         Args:
@@ -77,7 +77,7 @@ class _ReAsk(Intervention):
             raise ValueError(f"{self.method.name} needs the original images: method(model, processor, images=...)")
         shown = images.rows_for(call.input_ids)
         rows = [
-            Asked(tuple(image.pixels for image in own), prompt)  # type: ignore[misc]  # originals, not tensors
+            RowPrompt(tuple(image.pixels for image in own), prompt)  # type: ignore[misc]  # originals, not tensors
             for own, prompt in zip(shown, self._prompts(call, shown), strict=True)
         ]
         answers = self.method.reask(rows, call, self.context)
@@ -112,7 +112,7 @@ class _ReAsk(Intervention):
             prompts.append(text.replace(str(processor.tokenizer.convert_ids_to_tokens(token)), mark))
         return prompts
 
-    def _replace(self, call: GenerateCall, rows: list[Asked]) -> None:
+    def _replace(self, call: GenerateCall, rows: list[RowPrompt]) -> None:
         """Put the inputs of the new images and prompts into the call."""
         bos = getattr(self.context.processor.tokenizer, "bos_token", None)
         options: dict[str, Any] = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
