@@ -8,6 +8,7 @@ import torch
 from airvlm.models import PORTS
 from airvlm.models.parts import ModelParts
 from airvlm.models.ported.checkpoint import official_names
+from airvlm.runtime.streams import image_marks
 from tests.models.ported import tiny_checkpoints as tiny
 
 # The names in the released checkpoints, one layer of each kind. They are written out here, because small checkpoints
@@ -102,3 +103,9 @@ def test_methods_find_the_attention_and_its_heads(model_type: str) -> None:
         projection: Any = parts.output_projections[layer]
         assert projection.in_features == text.num_attention_heads * text.head_dim
         assert projection.out_features == parts.hidden_size
+
+
+def test_methods_find_the_marks_around_an_image_of_qwen_vl() -> None:
+    model = tiny.model("qwen")
+    start = model.config.vision_config.image_start_id
+    assert image_marks(ModelParts.of(model)) == {start, start + 1, start + 2}

@@ -113,6 +113,16 @@ class QwenVLConfig(OfficialConfig):
         return int(self.vision_config.image_start_id)
 
     @property
+    def image_start_token_id(self) -> int:
+        """Id of <img>, under the name by which methods find the marks around an image."""
+        return self.image_start_id
+
+    @property
+    def image_end_token_id(self) -> int:
+        """Id of </img>."""
+        return self.image_start_id + 1
+
+    @property
     def num_image_tokens(self) -> int:
         """Visual tokens per image."""
         return int(self.vision_config.n_queries)
