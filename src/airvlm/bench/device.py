@@ -106,11 +106,14 @@ class DeviceReport:
         }
         for title, entries in notes.items():
             lines += ["", f"{title}: {len(entries)}.", "", *(f"* {entry}" for entry in entries)] if entries else []
+        if not self.costs:
+            return "\n".join(lines) + "\n"
         lines += [
             "",
             f"LLaVA at 7B widths, {self.layers} of {DEPTH} decoder layers, {TOKENS} tokens: ratios to vanilla in the",
             f"same round, median [range] of {ROUNDS}; the peak of memory above the model at rest; synchronizations",
-            "per decode step beyond vanilla's.",
+            "per decode step beyond vanilla's"
+            + ("." if self.device != "cpu" else ": on a CPU, reads of single numbers."),
             "",
         ]
         head = ("method", "prefill", "decode", "memory (MiB)", "synchronizations")
