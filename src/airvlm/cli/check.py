@@ -43,7 +43,7 @@ def check(
 
     Each law is checked on each family of models: off means off, strength 0 equals vanilla, a batch equals its rows, the
     cache changes nothing, and so on. Nothing is downloaded. The small models have four layers and few visual tokens:
-    give options that act there. Ends with code 1 if a law is broken.
+    give options that act there. Exits with 1 if a law is broken.
 
     With --device and without METHOD (airvlm check --device cuda), the laws of every method are checked on that device
     in float32 and bfloat16, synchronizations are counted, and prefill, decode and memory are measured on a random LLaVA

@@ -180,7 +180,7 @@ class Evaluation:
 
             if runner.progress and runner.shard.index == 0:
                 _announce(runner, [(spec, {**methods[spec.key], **curves[spec.key]}) for spec in specs], store)
-            # a shard that helps leaves nothing unanswered, so that every process decides the same from here on
+            # a shard that helps returns when all items are answered: every process decides the same from here on
             complete = runner.shard.gathers or runner.shard.helps
             matched: dict[str, Mapping[str, Any]] = {}
             for spec in specs if self.matched and complete else ():

@@ -481,7 +481,7 @@ def _notes(task: TaskResults, columns: Columns) -> list[str]:
     if task.matched:
         notes.append("Matched control: at the strength that changes as many calibration answers as the method.")
     if any(UNKNOWN in cell.note for cells in columns.values() for cell in cells.values()):
-        notes.append(f"[{UNKNOWN}]: not enough images for an interval, or no two that differ.")
+        notes.append(f"[{UNKNOWN}]: not enough images for an interval, or all have the same value.")
     return [*notes, *task.scores(VANILLA).notes]
 
 
