@@ -19,6 +19,7 @@ import airvlm
 from airvlm.evaluation import spread
 from airvlm.evaluation.evaluate import evaluate, label_methods, missing_biases
 from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_batches
+from airvlm.evaluation.resources import Resources
 from airvlm.evaluation.results import VANILLA, Results
 from airvlm.evaluation.run import generate_batch
 from airvlm.evaluation.spread import Runner
@@ -50,6 +51,25 @@ def undisturbed(fake_names, tmp_path_factory) -> dict[str, dict]:
     folder = tmp_path_factory.mktemp("undisturbed")
     run(folder)
     return lines(folder)
+
+
+@pytest.mark.parametrize(
+    ("by_name", "workers", "fixed"), [(True, 0, None), (True, None, 1), (True, 1, 1), (True, 3, 3), (False, 0, 1)]
+)
+def test_the_number_of_workers_is_free_only_where_0_are_asked_for_by_the_name_of_a_model(
+    tmp_path, monkeypatch, by_name, workers, fixed
+):
+    seen = []
+
+    def choose(vlm, answers, *, workers, batch_size):
+        seen.append(workers)
+        return Resources(1, None, 4)
+
+    monkeypatch.setattr(spread, "choose_resources", choose)
+    monkeypatch.setattr(spread, "_loader", lambda name: lambda device: FakeVLM())
+    model = "name" if by_name else FakeVLM()
+    assert spread.run_spread(lambda runner: "done", model, out=tmp_path, answers=1, workers=workers) == "done"
+    assert seen == [fixed]
 
 
 def test_vanilla_runs_beside_the_methods_without_being_asked_for(tmp_path):
@@ -193,6 +213,13 @@ def test_the_curve_is_drawn_once_and_a_method_is_compared_at_its_own_recall(tmp_
     assert at.difference.low <= 0 <= at.difference.high  # the fake method is itself but a shorter caption
     assert task.at_equal(VANILLA) == {}
     assert run(tmp_path).tasks["fake-questions"].at_equal("better")["accuracy"].x == "yes_ratio"
+
+
+def test_vanilla_and_one_control_are_a_curve_and_vanilla_alone_is_none(tmp_path):
+    task = run(tmp_path, tasks=["fake-captions"]).tasks["fake-captions"]
+    one = dict(list(task.curve.items())[:1])
+    assert "CHAIR_S" in replace(task, curve=one).at_equal("better")
+    assert replace(task, curve={}).at_equal("better") == {}
 
 
 def test_the_curve_reaches_for_a_method_beyond_its_end(tmp_path):

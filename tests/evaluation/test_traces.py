@@ -336,8 +336,31 @@ def test_the_first_thing_that_makes_a_call_unreadable_is_what_it_is_refused_for(
         assert steps.problem == ""
         add(torch.zeros(1, length, dtype=torch.long))
     assert steps.problem == "a step was taken back"
-    steps.add(torch.zeros(1, 5, dtype=torch.long), torch.zeros(1, 9, dtype=torch.bfloat16), torch.tensor([2]))
-    assert steps.problem == "a step was taken back"
+    steps.problem = "decoding is not greedy"
+    add(torch.zeros(1, 4, dtype=torch.long))
+    assert steps.problem == "decoding is not greedy"
+
+
+def test_recorded_tokens_must_spell_the_answer():
+    """Tokens 5 and 6, then the end token 2; a second answer has no recorded row."""
+    steps = recorder._Steps()
+    steps.biases = torch.zeros(1)
+    ids = [1, 1, 1]
+    for token, margin in ((5, 3.0), (6, 2.0), (2, -1.0)):
+        scores = torch.zeros(1, 9)
+        scores[0, token] = abs(margin)
+        steps.add(torch.tensor([ids]), scores, torch.tensor([2]))
+        ids.append(token)
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(f" {one}" for one in ids))
+    vlm = SimpleNamespace(processor=SimpleNamespace(tokenizer=tokenizer), end_ids={2})
+    right = SimpleNamespace(tokens=2, text="5 6", finished=True)
+    [row] = steps.read(vlm, [right])
+    assert (row.ids, row.text, len(row.margins), row.problem) == ([5, 6], " 5 6", 3, "")
+    for change in ({"text": "5"}, {"tokens": 1}, {"finished": False}):
+        [row] = steps.read(vlm, [SimpleNamespace(**{**vars(right), **change})])
+        assert row.problem == "the recorded tokens are not the answer's"
+    _, other = steps.read(vlm, [right, right])
+    assert (other.ids, other.margins) == ([], []) and other.problem
 
 
 @pytest.mark.parametrize("texts", [TEXTS[:4], ["", " A", " B"]], ids=["stored once", "stored apart"])
