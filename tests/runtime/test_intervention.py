@@ -7,6 +7,7 @@ import torch
 
 from airvlm.runtime.intervention import (
     CHUNK,
+    INPUT,
     ChangeStats,
     ForwardPass,
     GenerateCall,
@@ -36,6 +37,10 @@ def test_ratios_are_summed_per_layer_and_row_and_zeros_are_unchanged_tokens() ->
     assert first.norm_ratio.max == pytest.approx(0.5)
     assert first.norm_ratio.layers == pytest.approx({3: 0.3, 4: 0.1})
     assert (second.tokens, second.passes, set(second.layers)) == (1, 1, {3})
+
+
+def test_the_decoders_input_is_none_of_its_layers() -> None:
+    assert INPUT < 0
 
 
 def test_beams_count_for_their_row() -> None:

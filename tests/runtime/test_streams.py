@@ -8,7 +8,7 @@ import torch
 
 from airvlm.methods.vcd import VCD
 from airvlm.models.parts import ModelParts
-from airvlm.runtime.streams import image_marks
+from airvlm.runtime.streams import edit_prompts, image_marks
 from airvlm.testing import small_models
 
 TOKENS = 5
@@ -83,3 +83,47 @@ def test_marks_around_images_are_those_of_the_processor_and_of_tiles() -> None:
     tokenizer = SimpleNamespace(get_added_vocab=lambda: vocabulary)
     processor = SimpleNamespace(tokenizer=tokenizer, start_image_token="<begin>", end_image_token="<end>")
     assert image_marks(parts, processor) - image_marks(parts) == {91, 93, 94}
+
+
+PARTS = SimpleNamespace(image_token_id=9, model=SimpleNamespace(generation_config=SimpleNamespace(pad_token_id=7)))
+INPUTS = {
+    "input_ids": torch.tensor([[7, 9, 1, 2, 3], [4, 9, 5, 2, 3]]),
+    "attention_mask": torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]]),
+    "pixel_values": torch.zeros(2, 3),
+    "position_ids": torch.arange(5),
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids", "suffix"),
+    [(0, [[7, 7, 1, 2, 3], [4, 5, 2, 3, 3]], [3, 1]), (1, [[7, 7, 1, 2, 3], [4, 5, 2, 2, 3]], [3, 2])],
+)
+def test_edited_prompts_are_padded_again_and_keep_what_was_generated(answer: int, ids: Any, suffix: list[int]) -> None:
+    def edit(row: list[int]) -> list[int]:
+        """Without the image; a longer row ends with its last token twice."""
+        text = [token for token in row if token != 9]
+        return text if text[0] == 1 else [*text, text[-1]]
+
+    edited = edit_prompts(PARTS, dict(INPUTS), edit, answer=answer)  # type: ignore[arg-type]
+    assert edited["input_ids"].tolist() == ids
+    assert edited["attention_mask"].tolist() == [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
+    assert edited["common_suffix"].tolist() == suffix
+    assert "pixel_values" not in edited and "position_ids" not in edited  # no image token is left
+
+
+def test_prompts_that_keep_their_images_keep_their_pixels() -> None:
+    edited = edit_prompts(PARTS, dict(INPUTS), lambda row: [*row, 8])  # type: ignore[arg-type]
+    assert edited["input_ids"].tolist() == [[7, 9, 1, 2, 3, 8], [4, 9, 5, 2, 3, 8]]
+    assert edited["pixel_values"] is INPUTS["pixel_values"] and edited["common_suffix"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda row: row if row[0] == 9 else [], "mine: nothing is left of the prompt in row 1"),
+        (lambda row: row if row[0] == 9 else row[2:], "mine: a prompt with 1 image tokens was made of one with 2"),
+    ],
+)
+def test_edited_prompts_need_text_and_all_images_or_none(edit: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        edit_prompts(PARTS, dict(INPUTS), edit, who="mine")  # type: ignore[arg-type]

@@ -39,6 +39,14 @@ def test_an_unusable_label_file_is_an_error(tmp_path: Path, content: Any, messag
         read_labels(tmp_path / "labels.json")
 
 
+def test_labels_are_read_alone_and_inside_of_a_file_of_objects(tmp_path: Path) -> None:
+    labels = {"007.jpg": [" cat "], "b.png": []}
+    for content in (labels, {"objects": labels, "split": {}}):
+        (tmp_path / "labels.json").write_text(json.dumps(content))
+        assert read_labels(tmp_path / "labels.json") == {"7": ["cat"], "b": []}
+        assert read_labels(tmp_path / "labels.json", keep_names=True) == {"007.jpg": ["cat"], "b.png": []}
+
+
 def test_image_ids_are_read_from_numbers_and_file_names() -> None:
     assert [get_image_key(x) for x in (42, "42", "COCO_val2014_000000000042.jpg")] == ["42"] * 3
     assert get_image_key("images/picture.jpg") == "picture"
