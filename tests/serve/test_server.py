@@ -159,6 +159,11 @@ def test_conversations_and_system_prompts_go_through_the_template(
     assert answer.choices[0].message.content == vlm.ask(images[0], turns, max_new_tokens=16).text
 
 
+def test_a_question_that_the_model_cannot_be_asked_is_refused_in_words(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="the question is empty"):
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": " "}])
+
+
 def test_a_request_without_an_image_is_answered_without_the_method(client: openai.OpenAI) -> None:
     answer = ask(client, None, "Is there a dog?", model="tiny+crop-blend", max_tokens=4)
     report = answer.model_extra["airvlm"]["reports"][0]
