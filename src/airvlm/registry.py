@@ -111,7 +111,7 @@ class Registry(MutableMapping[str, V], Generic[V]):
         """The error message for a name that is not known, or whose package is broken."""
         if name in self.problems:
             return f"the {what} {self.problems[name]}"
-        near = difflib.get_close_matches(name, self.names, 1)
+        near = difflib.get_close_matches(name, self.names, 1, cutoff=0.65)
         hint = f"; did you mean {near[0]}?" if near else f". Known: {', '.join(self)}"
         return f"unknown {what} {name!r}{hint}"
 
