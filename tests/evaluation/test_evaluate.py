@@ -478,3 +478,19 @@ def test_progress_in_a_file_says_what_is_left_unless_nothing_is(capsys):
             for batch in batches:
                 done(batch)
         assert says in capsys.readouterr().err
+
+
+def test_a_curve_is_extended_together_with_the_points_that_it_has(tmp_path, monkeypatch):
+    asked = []
+    plan = Runner.run
+
+    def watch(self, tasks, store):
+        asked.append({label for _, methods in tasks for label in methods})
+        plan(self, tasks, store)
+
+    monkeypatch.setattr(Runner, "run", watch)
+    task = run(tmp_path, tasks=["fake-captions"], methods={"terse": FakeMethod("terse", 8.0)}).tasks["fake-captions"]
+    first, *others = asked
+    # the trace of an extension takes the place of the first one, and holds only what it was asked for
+    assert others and all(first - {VANILLA, "terse"} <= labels for labels in others)
+    assert not any(task.count_unanswered(label) for label in task.curve)

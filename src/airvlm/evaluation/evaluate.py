@@ -192,7 +192,7 @@ class Evaluation:
             ask({key: {**own, **matched.get(key, {}), **curves[key]} for key, own in methods.items()})
             for _ in range(ROUNDS if self.curve and complete else 0):
                 tasks = read().tasks
-                more = {key: curve_methods(trade, missing_biases(tasks[key])) for key, trade in trades.items() if trade}
+                more = {key: curve_methods(trade, extend_curve(tasks[key])) for key, trade in trades.items() if trade}
                 if not any(more.values()):
                     break
                 note(curves=_all_to_json(more))
@@ -257,6 +257,12 @@ def missing_biases(task: TaskResults) -> list[float]:
     if any(x > max(reached.values()) for x in wanted):
         ends.append(max(reached, key=lambda bias: (reached[bias], abs(bias))))
     return [bias * 1.5 for bias in ends if bias and abs(bias) * 1.5 <= LARGEST_BIAS]
+
+
+def extend_curve(task: TaskResults) -> list[float]:
+    """Those that a task's curve lacks, and those that it has: a trace holds what it was asked for. None if complete."""
+    missing = missing_biases(task)
+    return sorted({*missing, *(float(method["bias"]) for method in task.curve.values())}) if missing else []
 
 
 def _all_to_json(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
