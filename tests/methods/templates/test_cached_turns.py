@@ -6,10 +6,9 @@ import pytest
 import torch
 from transformers.modeling_utils import AttentionInterface
 
-from airvlm.methods import VAF
+from airvlm.methods import ADHH, MLIHE, PAI, SPIN, VAF, Method
 from airvlm.runtime.attention import PREFIX
 from airvlm.testing import small_models
-from tests.default_methods import METHODS
 
 TEXT = "USER: how many . ASSISTANT: two . "
 
@@ -41,13 +40,24 @@ def test_an_image_after_a_cached_text_turn_is_found_at_its_own_keys() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["vaf", "vaf-faithful"])
-def test_text_after_a_cached_turn_that_ended_with_the_image_is_changed_alike(name: str) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        VAF(enhance=0.8, suppress=0.4, layers=(1, 4)),
+        VAF(enhance=0.8, suppress=0.4, layers=(1, 4), faithful=True),
+        PAI(gamma=1.0),
+        MLIHE(),
+        SPIN(keep=0.5),
+        ADHH(heads=((1, 0), (1, 2), (2, 1)), tau=0.1),
+    ],
+    ids=lambda method: method.label,
+)
+def test_text_after_a_cached_turn_that_ended_with_the_image_is_changed_alike(method: Method) -> None:
     model, whole = build("USER: <image> is there a fork ? ASSISTANT:", [small_models.sample_image(1)])
     split = int((whole["input_ids"][0] == small_models.IMAGE).nonzero()[-1]) + 1
-    with METHODS[name](model):
+    with method(model):
         expected = model(**whole).logits[:, split:]
-    with METHODS[name](model) as run:
+    with method(model) as run:
         cache = model(
             input_ids=whole["input_ids"][:, :split], pixel_values=whole["pixel_values"], use_cache=True
         ).past_key_values

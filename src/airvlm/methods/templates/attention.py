@@ -105,8 +105,10 @@ class AttentionIntervention(Intervention):
             self._find_image(fp, fp.visual)
         elif self.visual_keys is not None and self.has_image is not None:
             self._extend_keys(torch.zeros_like(self.visual_keys[:, :1]).expand(-1, fp.length))
+            first = fp.length - 1 if self.queries == "last" else 0  # of text that is read on top of a cache
+            shown = torch.arange(fp.length, device=self.has_image.device) >= first
             rows = self.has_image.repeat_interleave(fp.beams)
-            self.current = rows[:, None].expand(-1, fp.length), 0, self._every
+            self.current = rows[:, None] & shown, first, self._every and not first
         self._passes += self.current is not None
 
     def count_queries(self, fp: ForwardPass) -> None:
