@@ -126,11 +126,11 @@ def _paper(text: str | None) -> str:
 # -- results
 
 
-def leaderboards() -> str:
-    """All boards that were measured here as one."""
+def leaderboards(folder: str = ".") -> str:
+    """All boards of a folder as one."""
     from airvlm.leaderboard.board import Board, merge
 
-    return merge([Board.load(path) for path in sorted(BOARDS.glob("*.json"))]).to_markdown()
+    return merge([Board.load(path) for path in sorted((BOARDS / folder).glob("*.json"))]).to_markdown()
 
 
 # -- models and commands
@@ -178,7 +178,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/methods/controls.md": {"wrappers": wrappers_table},
     "docs/reference/models.md": {"models": models_table},
     "docs/reference/commands.md": {"commands": commands},
-    "docs/results/leaderboard.md": {"leaderboards": leaderboards},
+    "docs/results/leaderboard.md": {"leaderboards": leaderboards, "settings": partial(leaderboards, "settings")},
 }
 
 
