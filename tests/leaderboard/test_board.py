@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airvlm.evaluation import evaluate
-from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge
+from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge, verdict
 from airvlm.leaderboard.methods import choose_methods, label_setting
 from airvlm.leaderboard.page import leaderboard_html
 from airvlm.methods import METHODS, get_method
@@ -214,3 +214,9 @@ def test_a_note_stands_beside_the_figures_and_says_what_the_gain_cannot() -> Non
     assert lines["`idle`"].endswith("| never acted |") and "| ? |" in lines["`idle`"]
     page = leaderboard_html(board(*rows))
     assert "beyond the curve" in page and "never acted" in page
+
+
+def test_what_differs_by_rounding_is_not_better() -> None:
+    rows = [VANILLA, row("same", 0.0, 1e-14, 0.2), row("also", 0.0, -0.2, -1e-14)]
+    assert {rank for rank, _ in board(*rows).rank_rows(KEY)} == {1}
+    assert {verdict(one) for one in rows} == {"unclear"}

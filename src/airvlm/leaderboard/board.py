@@ -28,6 +28,7 @@ __all__ = ["COMPARISON", "Board", "BoardError", "Row", "Setup", "merge", "verdic
 FORMAT = "airvlm-leaderboard-1"
 LARGEST_FILE = 20_000_000  # bytes of a board that is read
 AGREES = 0.5  # points by which vanilla's figures of two boards may differ: rounding differs between machines
+ROUNDING = 1e-6  # points that are no difference
 VERSIONS = ("airvlm", "transformers")
 
 Text = Annotated[str, Field(max_length=2000)]
@@ -243,7 +244,7 @@ def verdict(row: Row) -> str:
     """Whether the whole interval of a row's gain is better or worse than the trivial control."""
     if row.gain_low is None or row.gain_high is None:
         return "unclear"
-    return "better" if row.gain_low > 0 else "worse" if row.gain_high < 0 else "unclear"
+    return "better" if row.gain_low > ROUNDING else "worse" if row.gain_high < -ROUNDING else "unclear"
 
 
 def _verdict_text(row: Row) -> str:
@@ -397,7 +398,7 @@ def _interval(row: Row) -> tuple[float, float] | None:
 
 def _beats(a: Row, b: Row) -> bool:
     one, other = _interval(a), _interval(b)
-    return one is not None and other is not None and one[0] > other[1]
+    return one is not None and other is not None and one[0] > other[1] + ROUNDING
 
 
 # -- text
