@@ -53,6 +53,9 @@ def test_costs_are_kept_until_a_method_or_the_model_is_another(vlm: VLM, asked: 
     more = measure_costs(vlm, methods | {"memvr": get_method("memvr")}, SPECS, tmp_path)  # all again: one run
     assert set(more) == {"vcd", "memvr"} and {name for name, _ in asked[first:]} == {None, "vcd", "memvr"}
     second = len(asked)
+    assert set(measure_costs(vlm, {"damo": get_method("damo")}, SPECS, tmp_path)) == {"damo"}  # nothing was held of it
+    assert len(asked) > second
+    second = len(asked)
     content = json.loads((tmp_path / costs.FILE).read_text())
     (tmp_path / costs.FILE).write_text(json.dumps(content | {"fingerprint": "another"}))
     measure_costs(vlm, methods, SPECS, tmp_path)

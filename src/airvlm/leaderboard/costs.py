@@ -50,7 +50,7 @@ def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskS
     """
     path = folder / FILE
     held = _read(path, vlm.fingerprint)
-    if held is None or set(held) < set(methods):
+    if held is None or not set(methods) <= set(held):
         images = [item.image for item in specs[0].items]
 
         def new_image(number: int) -> Image.Image:
@@ -84,7 +84,7 @@ def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskS
         costs = {label: None if cost is None else asdict(cost) for label, cost in held.items()}
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps({**content, "costs": costs}, indent=1) + "\n")
-    return {label: cost for label, cost in held.items() if cost is not None}
+    return {label: cost for label in methods if (cost := held[label]) is not None}
 
 
 def _read(path: Path, fingerprint: str) -> dict[str, Cost | None] | None:
