@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from airvlm.evaluation import evaluate
+from airvlm.evaluation.plan import TaskSpec
 from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge, verdict
-from airvlm.leaderboard.methods import choose_methods, label_setting
+from airvlm.leaderboard.methods import can_match, choose_methods, label_setting
 from airvlm.leaderboard.page import leaderboard_html
 from airvlm.methods import METHODS, get_method
 
@@ -167,6 +168,40 @@ def test_the_board_of_an_evaluation_says_what_its_table_says(tmp_path: Path) -> 
     assert rows["air"].acted == 0 and "distance" in rows["air"].note
     page = leaderboard_html(made, [results], answers=2)
     assert page.count('<article class="card"') == 2 and "data:image" in page
+
+
+def test_a_method_stands_beside_controls_that_change_as_many_answers(tmp_path: Path) -> None:
+    methods = ["crop-blend", "mean-token(crop-blend)", "vcd"]
+    results = evaluate.evaluate(
+        "tiny", ["tiny-chair"], methods, out=tmp_path, limit=12, matched=True, matched_limit=8, progress=False
+    )
+    made = Board.of(results)
+    task = results.tasks["tiny-chair"]
+    (facts,) = task.matched.values()
+    assert facts["changed"]["items"] == 8  # of the calibration split
+    rows = {r.method: r for r in made.rows}
+    assert set(rows) == {"vanilla", *methods, facts["label"]}
+    (beyond,) = rows["crop-blend"].beyond
+    assert beyond.control == facts["label"]
+    control = rows[facts["label"]]
+    assert rows["crop-blend"].gain is not None and control.gain is not None
+    assert beyond.value == pytest.approx(rows["crop-blend"].gain - control.gain)
+    assert beyond.low is not None and beyond.high is not None and beyond.low <= beyond.value <= beyond.high
+    assert "calibration answers" in control.note
+    assert rows["vcd"].beyond == [] and rows["mean-token(crop-blend)"].beyond == []
+    text = made.to_markdown()
+    assert f"{beyond.value:+.1f} [{beyond.low:.1f}, {beyond.high:.1f}] {beyond.control}" in text
+    assert "beyond its controls" in leaderboard_html(made) and Board.model_validate_json(made.to_json()) == made
+    assert "eyond its controls" not in board(VANILLA).to_markdown()
+
+
+def test_controls_are_matched_where_there_are_calibration_images(tmp_path: Path) -> None:
+    spec = TaskSpec.of("tiny-chair", limit=4)
+    control = {"control": get_method("mean-token(crop-blend)")}
+    assert can_match([spec], control)
+    assert not can_match([spec], {"vcd": get_method("vcd")})
+    with pytest.warns(UserWarning, match="no calibration split"):
+        assert not can_match([TaskSpec.of("tiny-chair", limit=4, split="calibration")], control)
 
 
 def test_several_setups_are_compared_in_one_table_best_first() -> None:

@@ -42,6 +42,13 @@ def leaderboard(
             "method: answers (2000) or time (5m).",
         ),
     ] = None,
+    matched: Annotated[
+        bool,
+        typer.Option(
+            "--matched/--no-matched",
+            help="Also run each control at the strength at which it changes as many answers as what it controls.",
+        ),
+    ] = True,
     answers: Annotated[int, typer.Option("--answers", metavar="N", min=0, help="Items on the page, per task.")] = 12,
     name: Annotated[str, typer.Option("--name", help="Who measured it, shown beside the rows.")] = "",
     json: JsonOption = False,
@@ -71,7 +78,9 @@ def leaderboard(
         board = merge([Board.load(path) for path in tasks[1:]])
         _write(board, task_options.out or Path("leaderboard"), [], answers, json)
         return
-    board, results, folder = _measure(tasks, method or ["all"], calibrate, name, task_options, spread, model)
+    board, results, folder = _measure(
+        tasks, method or ["all"], calibrate, name, task_options, spread, model, matched=matched
+    )
     _write(board, folder, [results], answers, json)
 
 
@@ -83,12 +92,14 @@ def _measure(
     options: TaskOptions,
     spread: SpreadOptions,
     model: ModelOptions,
+    *,
+    matched: bool,
 ) -> tuple[Any, Any, Path]:
     from airvlm.evaluation import evaluate as evaluation
     from airvlm.evaluation.plan import TaskSpec
     from airvlm.leaderboard.board import Board
     from airvlm.leaderboard.costs import measure_costs
-    from airvlm.leaderboard.methods import choose_methods, make_artifacts
+    from airvlm.leaderboard.methods import MATCHED, can_match, choose_methods, make_artifacts
 
     chosen, skipped = choose_methods(names)
     how = asdict(options)
@@ -100,7 +111,16 @@ def _measure(
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
         found = {} if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
         methods |= found
-        results = evaluation.evaluate(vlm, specs, methods, out=folder, command=current_command(), **spread.arguments())
+        results = evaluation.evaluate(
+            vlm,
+            specs,
+            methods,
+            out=folder,
+            matched=matched and can_match(specs, methods),
+            matched_limit=MATCHED,
+            command=current_command(),
+            **spread.arguments(),
+        )
         costs = measure_costs(vlm, methods, specs, folder)
     board = Board.of(results, skipped=skipped, calibrated=found, costs=costs, submitted_by=name)
     return board, results, folder

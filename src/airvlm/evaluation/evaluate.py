@@ -54,6 +54,7 @@ def evaluate(
     max_new_tokens: int | None = None,
     curve: bool = True,
     matched: bool = False,
+    matched_limit: int | None = None,
     sweep: Sequence[str] = (),
     workers: int | None = None,
     shard: Shard | str | None = None,
@@ -81,6 +82,7 @@ def evaluate(
         curve: record margins, so that the same runs also hold the answers of the trivial control at several biases,
             for differences at equal recall (or yes-ratio).
         matched: also ask each control at the strength at which it changes as many answers as what it controls.
+        matched_limit: images of the calibration split that this strength is searched on. Default: `limit`.
         sweep: vary each method: "option=value,value,...", or the name of a sweep of the paper.
         workers: processes on this machine; 0 is one per core for a small model, else one. More than one need a script
             with `if __name__ == "__main__":`. Default: this process alone.
@@ -100,7 +102,7 @@ def evaluate(
         raise ValueError(f"a task is given twice: {', '.join(keys)}")
     for spec in specs if matched else ():
         calibration_spec(spec)  # raises before a model is loaded
-    job = Evaluation(specs, chosen, tuple(sweep), curve, matched, command)
+    job = Evaluation(specs, chosen, tuple(sweep), curve, matched, matched_limit, command)
     planned, _ = job.expand(PAPER_DEPTH)  # likewise
     return run_spread(
         job.run,
@@ -140,6 +142,7 @@ class Evaluation:
     sweep: tuple[str, ...] = ()
     curve: bool = True
     matched: bool = False
+    matched_limit: int | None = None
     command: Json | None = None
 
     def expand(self, depth: int) -> tuple[list[TaskSpec], Json]:
@@ -186,7 +189,12 @@ class Evaluation:
             for spec in specs if self.matched and complete else ():
                 # before the split that is reported, so that what is cached of its images serves these methods as well
                 matched[spec.key], facts = match_controls(
-                    spec, methods[spec.key], lambda one, own: runner.run([(one, own)], store), store, runner.model
+                    spec,
+                    methods[spec.key],
+                    lambda one, own: runner.run([(one, own)], store),
+                    store,
+                    runner.model,
+                    self.matched_limit,
                 )
                 note(matched={spec.key: facts})
             ask({key: {**own, **matched.get(key, {}), **curves[key]} for key, own in methods.items()})

@@ -68,9 +68,15 @@ def at_strength(control: Method, strength: float) -> Method:
     return _with_first(control, replace(first, method=inner))
 
 
-def calibration_spec(spec: TaskSpec) -> TaskSpec:
-    """The same task on its calibration split; an error if it has none apart from the split that is asked for."""
-    items, images = choose_items(spec.task, spec.limit, SPLIT)
+def calibration_spec(spec: TaskSpec, limit: int | None = None) -> TaskSpec:
+    """The same task on its calibration split; an error if it has none apart from the split that is asked for.
+
+    Args:
+        spec: the task.
+        limit: so many images at most; the task's own limit counts as well.
+    """
+    images_at_most = min((n for n in (spec.limit, limit) if n is not None), default=None)
+    items, images = choose_items(spec.task, images_at_most, SPLIT)
     # splits may number their items alike, and one image may have several questions: both together identify an item
     if not items or {(i.id, str(i.image)) for i in items} & {(i.id, str(i.image)) for i in spec.items}:
         raise ValueError(f"{spec.name} has no calibration split apart from its {spec.split} split: --matched needs one")
@@ -78,15 +84,23 @@ def calibration_spec(spec: TaskSpec) -> TaskSpec:
 
 
 def match_controls(
-    spec: TaskSpec, methods: Mapping[str, Any], ask: Ask, store: Store, model: ModelInfo
+    spec: TaskSpec, methods: Mapping[str, Any], ask: Ask, store: Store, model: ModelInfo, limit: int | None = None
 ) -> tuple[dict[str, Method], dict[str, Json]]:
     """Every control among the methods at the strength of what it controls.
+
+    Args:
+        spec: the task.
+        methods: by label.
+        ask: answers the task under methods.
+        store: where the answers are.
+        model: the model.
+        limit: images of the calibration split at most, see `calibration_spec`.
 
     Returns:
         The matched controls by label; and by the control's own label, what it was matched with and how closely.
     """
     controls = {label: method for label, method in methods.items() if is_control(method)}
-    split = calibration_spec(spec) if controls else spec
+    split = calibration_spec(spec, limit) if controls else spec
 
     def count(method: Method) -> int:
         """Answers of the calibration split that a method changes."""

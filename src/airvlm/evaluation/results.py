@@ -168,6 +168,14 @@ class TaskResults:
         curve, vanilla = [self.sample(point) for point in points], points.index(VANILLA)
         return {y: against_curve(self.sample(label), curve, trade.x, y, vanilla) for y in trade.ys}
 
+    def beyond(self, label: str, control: str, metric: str) -> Estimate | None:
+        """A method's distance from the curve minus that of its control, draw by draw."""
+        own, other = self.at_equal(label).get(metric), self.at_equal(control).get(metric)
+        if own is None or other is None:
+            return None
+        value = own.difference.value - other.difference.value
+        return Estimate.of(value, own.draws - other.draws, own.difference.n, images=self.sample(label).images)
+
     # -- a method's own curve
 
     def sample_at(self, label: str, bias: float) -> Sample | None:
@@ -230,7 +238,7 @@ class TaskResults:
 
     def rows_of(self, label: str) -> Iterator[dict[str, Any]]:
         """The rows of one method."""
-        method = self.methods[label]
+        method = self.configuration(label)
         sample, at = self.sample(label), self.at_equal(label)
         shared = {
             "method": label,

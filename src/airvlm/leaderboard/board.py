@@ -10,6 +10,7 @@ a rank: a method's rank is one more than the number of methods whose whole inter
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -23,11 +24,12 @@ from airvlm.leaderboard.costs import BATCH, TOKENS, Cost
 from airvlm.methods.names import METHODS
 from airvlm.reporting.tables import rows_to_csv
 
-__all__ = ["COMPARISON", "Board", "BoardError", "Row", "Setup", "merge", "verdict"]
+__all__ = ["COMPARISON", "Beyond", "Board", "BoardError", "Row", "Setup", "merge", "verdict"]
 
 FORMAT = "airvlm-leaderboard-1"
 LARGEST_FILE = 20_000_000  # bytes of a board that is read
 AGREES = 0.5  # points by which vanilla's figures of two boards may differ: rounding differs between machines
+BEYOND = "beyond its controls"  # a column
 ROUNDING = 1e-6  # points that are no difference
 VERSIONS = ("airvlm", "transformers")
 
@@ -60,6 +62,15 @@ class Setup(_Strict):
     held_equal: Name | None  # what is held equal: recall or the yes-ratio
 
 
+class Beyond(_Strict):
+    """A method's gain minus that of a control that changes as many answers; positive is better."""
+
+    control: Text  # the control's label
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
 class Row(_Strict):
     """One method in one setup."""
 
@@ -84,6 +95,7 @@ class Row(_Strict):
     changed: float | None = None  # share of answers
     cost: float | None = None  # time of an answer over vanilla's, of a prefill where answers are a word or two
     keeping_bias: float | None = None
+    beyond: list[Beyond] = Field(default=[], max_length=20)
     calibrated: bool = False  # the best setting on the calibration split; False: the method's default options
     submitted_by: Name = ""
 
@@ -129,7 +141,12 @@ class Board(_Strict):
             setup = _setup(results, task, trade.ys[0], trade.x)
             key = f"{setup.model}, {setup.task}"
             setups[key] = setup
-            made = [_row(task, key, setup, label, (costs or {}).get(label), submitted_by) for label in task.methods]
+            matched = {own: facts for own, facts in task.matched.items() if own in task.methods}
+            known = dict(costs or {})
+            known |= {facts["label"]: known[own] for own, facts in matched.items() if own in known}
+            labels = dict.fromkeys([*task.methods, *(facts["label"] for facts in matched.values())])
+            made = [_row(task, key, setup, label, known.get(label), submitted_by) for label in labels]
+            made = [_add_controls(task, row, setup, list(matched.values())) for row in made]
             rows += [row.model_copy(update={"calibrated": row.method in calibrated}) for row in made]
         versions = {name: metadata.version(name) for name in VERSIONS}
         return cls(versions=versions, setups=setups, rows=rows, skipped=skipped or {})
@@ -143,6 +160,10 @@ class Board(_Strict):
         ranks = {id(row): 1 + sum(_beats(other, row) for other in known) for row in known}
         known.sort(key=lambda row: (ranks[id(row)], -(row.gain or 0.0), row.method))
         return [(ranks[id(row)], row) for row in known] + [(None, row) for row in rows if id(row) not in ranks]
+
+    def is_controlled(self, setup: str) -> bool:
+        """Whether any method of a setup was compared with a control of the same strength."""
+        return any(row.beyond for row in self.rows if row.setup == setup)
 
     def compare_setups(self) -> list[tuple[str, dict[str, Row]]]:
         """Each method with its rows by setup: those that are better in most setups, and worse in fewest, first."""
@@ -188,8 +209,9 @@ class Board(_Strict):
         lines = []
         for key, setup in self.setups.items():
             for rank, row in self.rank_rows(key):
-                flat = row.model_dump(exclude={"metrics", "setup"})
-                lines.append({"rank": rank, **setup.model_dump(), **flat, **row.metrics})
+                flat = row.model_dump(exclude={"metrics", "setup", "beyond"})
+                beyond = {"beyond": beyond_text(row)}
+                lines.append({"rank": rank, **setup.model_dump(), **flat, **beyond, **row.metrics})
         columns = list(dict.fromkeys(name for line in lines for name in line))
         return rows_to_csv([{name: line.get(name) for name in columns} for line in lines])
 
@@ -197,10 +219,18 @@ class Board(_Strict):
         """A table per setup, and before them, if there are several, one with each method's gain in all of them."""
         parts = self._comparison() if len(self.setups) > 1 else []
         for key, setup in self.setups.items():
-            head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", "explained", setup.metric]
-            others = _shown_metrics(self, key, setup)
-            head += [*others, "tokens", "acted", "changed", "cost", "note"]
-            parts += [f"## {key}", "", describe(setup), "", _line(head), _line(["---"] * len(head))]
+            others, controlled = _shown_metrics(self, key, setup), self.is_controlled(key)
+            head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", "explained"]
+            head += [*([BEYOND] if controlled else []), setup.metric, *others]
+            head += ["tokens", "acted", "changed", "cost", "note"]
+            parts += [
+                f"## {key}",
+                "",
+                describe(setup, controlled=controlled),
+                "",
+                _line(head),
+                _line(["---"] * len(head)),
+            ]
             for rank, row in self.rank_rows(key):
                 cells = [
                     "" if rank is None else str(rank),
@@ -210,6 +240,7 @@ class Board(_Strict):
                     row.site,
                     gain_text(row),
                     explained_text(row),
+                    *([beyond_text(row)] if controlled else []),
                     figure_text(row),
                     *(_number(row.metrics.get(name)) for name in others),
                     _number(row.tokens),
@@ -253,15 +284,20 @@ def _verdict_text(row: Row) -> str:
     return f"{row.gain:+.1f}" + {"better": " ▲", "worse": " ▼", "unclear": ""}[verdict(row)]
 
 
-def describe(setup: Setup) -> str:
-    """A sentence on what a setup is."""
+def describe(setup: Setup, *, controlled: bool) -> str:
+    """What a setup is, and what its columns say."""
+    beyond = (
+        "Beyond its controls: the gain minus that of a control that changes as many answers, of a strength found on "
+        "the calibration split. "
+    )
     return (
         f"{setup.items} items on {setup.images} images ({setup.split} split, {setup.variant}), greedy. Gain: the "
         f"difference in {setup.metric} to a bias at equal {setup.held_equal}, in points with a 95 % interval; positive "
         f"is better. Explained: the rest of the difference in {setup.metric} to vanilla, which the bias alone gives at "
-        "that place. Methods whose intervals overlap share a rank. Each interval is for itself: of 40 methods without "
-        "any effect, about two would seem to have one. Cost: time over vanilla's in the same run, with a new image for "
-        f"every answer, in batches of {BATCH}: of {TOKENS} tokens for descriptions, of the first token for yes or no."
+        f"that place. {beyond if controlled else ''}Methods whose intervals overlap share a rank. Each interval is for "
+        "itself: of 40 methods without any effect, about two would seem to have one. Cost: time over vanilla's in the "
+        f"same run, with a new image for every answer, in batches of {BATCH}: of {TOKENS} tokens for descriptions, of "
+        "the first token for yes or no."
     )
 
 
@@ -383,6 +419,26 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, cost: Cost | Non
     )
 
 
+def _add_controls(task: TaskResults, row: Row, setup: Setup, matched: Sequence[dict[str, Any]]) -> Row:
+    """A row with its method's gain over its controls; or with what a control was matched with."""
+    for facts in matched:
+        if facts["label"] == row.method:
+            goal, reached, n = (facts["changed"][name] for name in ("goal", "reached", "items"))
+            text = f"as strong as {facts['controls']}: changes {reached} and {goal} of {n} calibration answers"
+            return row.model_copy(update={"note": "; ".join(filter(None, (text, row.note)))[:500]})
+    sign = -1.0 if setup.better == "lower" else 1.0
+    found = []
+    for facts in matched:
+        if facts["controls"] != row.method or row.gain is None or task.count_unanswered(facts["label"]):
+            continue
+        beyond = task.beyond(row.method, facts["label"], setup.metric)
+        if beyond is not None and math.isfinite(beyond.value):
+            ends = sorted(sign * end for end in (beyond.low, beyond.high))
+            low, high = ends if beyond.trusted else (None, None)
+            found.append(Beyond(control=facts["label"], value=sign * beyond.value, low=low, high=high))
+    return row.model_copy(update={"beyond": found})
+
+
 def _orient(row: dict[str, Any], sign: float) -> tuple[float | None, float | None, float | None]:
     """(value, low, high) of the difference at equal, such that more is better."""
     value, low, high = (row[name] for name in ("at_equal", "at_equal_low", "at_equal_high"))
@@ -408,8 +464,12 @@ def gain_text(row: Row) -> str:
     """`+4.7 [2.9, 6.4]`."""
     if row.gain is None:
         return "?"
-    interval = "" if row.gain_low is None or row.name == VANILLA else f" [{row.gain_low:.1f}, {row.gain_high:.1f}]"
-    return f"{row.gain:+.1f}{interval}"
+    low = None if row.name == VANILLA else row.gain_low
+    return _with_interval(row.gain, low, row.gain_high)
+
+
+def _with_interval(value: float, low: float | None, high: float | None) -> str:
+    return f"{value:+.1f}" + ("" if low is None else f" [{low:.1f}, {high:.1f}]")
 
 
 def note_text(row: Row) -> str:
@@ -420,6 +480,11 @@ def note_text(row: Row) -> str:
 def explained_text(row: Row) -> str:
     """`+1.3`: what a bias alone gives; empty for vanilla."""
     return "" if row.explained is None else f"{row.explained:+.1f}"
+
+
+def beyond_text(row: Row) -> str:
+    """`+2.1 [0.3, 4.0] mean-token(crop-blend:alpha=0.1)`, per control; empty for methods without one."""
+    return "; ".join(f"{_with_interval(one.value, one.low, one.high)} {one.control}" for one in row.beyond)
 
 
 def figure_text(row: Row) -> str:

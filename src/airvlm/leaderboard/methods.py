@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airvlm.evaluation.artifacts import make_artifact
+from airvlm.evaluation.matched import calibration_spec, is_control
 from airvlm.evaluation.plan import TaskSpec, choose_items
 from airvlm.methods.artifacts import ArtifactMethod
 from airvlm.methods.base import Method
@@ -17,11 +19,12 @@ from airvlm.methods.controls import Wrapper
 from airvlm.methods.names import METHODS, get_method
 from airvlm.vlm import VLM
 
-__all__ = ["CONTROLS", "choose_methods", "label_setting", "make_artifacts"]
+__all__ = ["CONTROLS", "MATCHED", "can_match", "choose_methods", "label_setting", "make_artifacts"]
 
-# Controls beside the methods: what a plausibility cut-off explains alone, and crops that should not help.
+# Controls beside the methods: crops that should not help. (A cut-off alone is a method of the registry.)
 CONTROLS = ("mean-token(crop-blend)", "other-image(crop-blend)")
 PAIRS = 64  # images that an artifact is made of
+MATCHED = 128  # calibration images on which a control's strength is found
 
 
 def choose_methods(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -73,6 +76,19 @@ def make_artifacts(vlm: VLM, names: Iterable[str], specs: Sequence[TaskSpec], fo
         if method is not None:
             methods[name] = method
     return methods
+
+
+def can_match(specs: Sequence[TaskSpec], methods: Mapping[str, Method]) -> bool:
+    """Whether there are controls, and calibration images of every task to find their strength on."""
+    if not any(is_control(method) for method in methods.values()):
+        return False
+    try:
+        for spec in specs:
+            calibration_spec(spec)
+    except ValueError as error:
+        warnings.warn(f"controls run at their own strength only: {error}", stacklevel=2)
+        return False
+    return True
 
 
 def label_setting(method: Method) -> str:

@@ -14,6 +14,7 @@ from airvlm.leaderboard.board import (
     COMPARISON,
     Board,
     Row,
+    beyond_text,
     describe,
     explained_text,
     figure_text,
@@ -53,13 +54,15 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
         metrics += [
             n for n in dict.fromkeys(n for row in rows for n in row.metrics) if n not in (setup.metric, *metrics)
         ]
+        controlled = board.is_controlled(key)
         boards.append(
             {
+                "controlled": controlled,
                 "title": key,
-                "about": describe(setup),
+                "about": describe(setup, controlled=controlled),
                 "setup": setup,
                 "metrics": metrics[:3],
-                "rows": [(rank, row, _cells(row, metrics[:3])) for rank, row in ranked],
+                "rows": [(rank, row, _cells(row, metrics[:3], controlled=controlled)) for rank, row in ranked],
                 "forest": Markup(forest_plot(rows)),  # made here, with every text escaped
                 "cost": Markup(cost_plot(rows)),
             }
@@ -100,7 +103,7 @@ def _facts(row: Row) -> dict[str, str]:
     return facts
 
 
-def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
+def _cells(row: Row, metrics: Sequence[str], *, controlled: bool) -> list[tuple[str, float | None]]:
     """(text, what it is sorted by) of each column after the method."""
 
     def number(value: float | None, form: str = "{:.1f}", scale: float = 1.0) -> tuple[str, float | None]:
@@ -109,6 +112,7 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[tuple[str, float | None]]:
     return [
         (gain_text(row), row.gain),
         (explained_text(row), row.explained),
+        *([(beyond_text(row), min((one.value for one in row.beyond), default=None))] if controlled else []),
         (figure_text(row), row.value),
         *(number(row.metrics.get(name)) for name in metrics),
         number(row.tokens),
