@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from airvlm import VLM
 from airvlm.evaluation import evaluate
 from airvlm.evaluation.plan import TaskSpec
 from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge, verdict
-from airvlm.leaderboard.methods import can_match, choose_methods, label_setting
+from airvlm.leaderboard.methods import can_match, choose_methods, label_setting, make_artifacts
 from airvlm.leaderboard.page import leaderboard_html
 from airvlm.methods import METHODS, get_method
 
@@ -255,3 +256,19 @@ def test_what_differs_by_rounding_is_not_better() -> None:
     rows = [VANILLA, row("same", 0.0, 1e-14, 0.2), row("also", 0.0, -0.2, -1e-14)]
     assert {rank for rank, _ in board(*rows).rank_rows(KEY)} == {1}
     assert {verdict(one) for one in rows} == {"unclear"}
+
+
+def test_a_failed_method_says_why_and_has_no_place_on_the_curve(tmp_path: Path) -> None:
+    methods = ["nullu+crop-blend"]  # without its artifact
+    results = evaluate.evaluate("tiny", ["tiny-chair"], methods, out=tmp_path, limit=2, progress=False)
+    failed = next(r for r in Board.of(results).rows if r.method != "vanilla")
+    assert failed.gain is None and failed.on_curve is None
+    assert failed.note.startswith("2 of 2 answers failed: ") and "artifact" in failed.note
+
+
+def test_parts_of_a_composition_get_their_artifacts(tmp_path: Path) -> None:
+    spec = TaskSpec.of("tiny-chair", limit=2)
+    made = make_artifacts(VLM.load("tiny"), ["nullu+crop-blend", "nullu", "vcd"], [spec], tmp_path)
+    path = str(tmp_path / "nullu.safetensors")
+    assert [getattr(part, "artifact", None) for part in made["nullu+crop-blend"].methods] == [path, None]  # type: ignore[attr-defined]
+    assert made["nullu"].artifact == path and made["vcd"] == get_method("vcd")  # type: ignore[attr-defined]

@@ -388,7 +388,7 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, cost: Cost | Non
     if label == VANILLA:
         gain = (0.0, 0.0, 0.0)  # on the curve by definition
     failed = own["failed"] + own["unanswered"]
-    note = f"{failed} of {n} answers failed" if failed else task.inactive_reason(label) or ""
+    note = _failure(task, label, failed) if failed else task.inactive_reason(label) or ""
     if not failed and setup.held_equal == "recall" and rows["recall"]["value"] == 0:
         note, gain = "names no object that is there", (None, None, None)
     if failed:
@@ -408,7 +408,7 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, cost: Cost | Non
         gain=gain[0],
         gain_low=gain[1],
         gain_high=gain[2],
-        on_curve=own["on_curve"],
+        on_curve=None if failed else own["on_curve"],
         metrics={metric: row["value"] for metric, row in rows.items()},
         tokens=own["tokens"],
         acted=None if own["fired"] is None else own["fired"] / n,
@@ -417,6 +417,12 @@ def _row(task: TaskResults, key: str, setup: Setup, label: str, cost: Cost | Non
         keeping_bias=own["keeping_bias"],
         submitted_by=submitted_by,
     )
+
+
+def _failure(task: TaskResults, label: str, failed: int) -> str:
+    """How many answers failed, and the first error."""
+    errors = [record.error for record in task.records(label) if record is not None and record.error]
+    return f"{failed} of {len(task.items)} answers failed" + (f": {errors[0]}" if errors else "")
 
 
 def _add_controls(task: TaskResults, row: Row, setup: Setup, matched: Sequence[dict[str, Any]]) -> Row:

@@ -64,18 +64,20 @@ def make_artifacts(vlm: VLM, names: Iterable[str], specs: Sequence[TaskSpec], fo
         specs: the tasks; the first one's calibration images are used.
         folder: where artifacts are kept. An existing one is used again.
     """
-    methods: dict[str, Method] = {}
-    for name in names:
-        method = get_method(name)
-        if isinstance(method, ArtifactMethod) and not method.artifact:
-            path = folder / f"{method.name}.safetensors"
-            if not path.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                make_artifact(vlm, type(method), _calibration_images(specs[0]), progress=True).save(path)
-            method = replace(method, artifact=str(path))
-        if method is not None:
-            methods[name] = method
-    return methods
+
+    def complete(method: Method) -> Method:
+        if isinstance(method, Composed):
+            return Composed(*(complete(part) for part in method.methods))
+        if not isinstance(method, ArtifactMethod) or method.artifact:
+            return method
+        path = folder / f"{method.name}.safetensors"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            make_artifact(vlm, type(method), _calibration_images(specs[0]), progress=True).save(path)
+        return replace(method, artifact=str(path))
+
+    given = {name: get_method(name) for name in names}
+    return {name: complete(method) for name, method in given.items() if method is not None}
 
 
 def can_match(specs: Sequence[TaskSpec], methods: Mapping[str, Method]) -> bool:
