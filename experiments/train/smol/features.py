@@ -1,6 +1,6 @@
 """Visual features of every photograph, computed once: CLIP's second-to-last layer as 8-bit integers.
 
-    python -m experiments.train.smol.features TOWER PHOTOS OBJECTS OUT [--limit N]
+    python -m experiments.train.smol.features TOWER PHOTOS OBJECTS OUT [--limit N] [--precision bf16]
 
 Rows follow the order of the objects file: validation, calibration, then training photographs. The run resumes where it
 was interrupted. OpenVINO is used because it is 1.2 times as fast as torch on one core.
@@ -36,7 +36,7 @@ def list_photos(objects: Path) -> list[str]:
     return [*splits["validation"], *splits["calibration"], *splits["train"]]
 
 
-def compile_tower(folder: Path):
+def compile_tower(folder: Path, precision: str = "f32"):
     """The tower up to its second-to-last layer, without the class token: (B, 3, 160, 160) -> (B, 100, 768)."""
     import openvino
     from transformers import CLIPVisionModel
@@ -54,7 +54,7 @@ def compile_tower(folder: Path):
 
     shape = [BATCH, 3, SIDE, SIDE]
     graph = openvino.convert_model(Patches().eval(), example_input=torch.zeros(shape), input=shape)
-    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": precision}
     compiled = openvino.Core().compile_model(graph, "CPU", settings)
     return lambda pixels: compiled(pixels)[0]
 
@@ -64,6 +64,7 @@ def main() -> None:
     for name in ("tower", "photos", "objects", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--limit", type=int, default=None, help="number of photographs")
+    parser.add_argument("--precision", default="f32", help="bf16 is twice as fast where the processor computes in it")
     given = parser.parse_args()
     torch.set_num_threads(1)
     stems = list_photos(given.objects)[: given.limit]
@@ -72,7 +73,7 @@ def main() -> None:
     shape = (len(list_photos(given.objects)), PATCHES, WIDTH)
     features = np.memmap(data, np.int8, "r+" if data.exists() else "w+", shape=shape)
     done = json.loads(state.read_text())["done"] if state.exists() else 0
-    run = compile_tower(given.tower)
+    run = compile_tower(given.tower, given.precision)
     began, start = time.time(), done
 
     def load(first: int) -> np.ndarray:

@@ -25,12 +25,15 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft
 from torch import Tensor, nn
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from experiments.train.photo.grammar import DESCRIBING, World, description, existence, other_question
+from airvlm.smol.assembly import TrainedPart
+from experiments.train.photo.grammar import DESCRIBING, World, description, existence, join_nouns, other_question
 from experiments.train.smol.data import WIDTH, Photos
 from experiments.train.smol.sequences import Exchange, Packed, Packer, choose_patches
 from experiments.train.smol.soft_words import Words, load_patch_head, soft_weights
 
 LORA_RANK, LORA_ALPHA = 16, 32
+OTHERS = 0.2  # of the questions that are answered with text: those that ask for no description
+NUMBERS = ("None", "One", "Two", "Three")
 SEEN, UNSEEN = (0.35, 0.9), (0.0, 0.3)  # peak weights of present and of absent objects in oracle tokens
 
 
@@ -38,12 +41,12 @@ def predict(decoder: nn.Module, embeddings: Tensor, packed: Packed, visual: Tens
     """Logits (S, vocabulary) at the places of a packed sequence, given its visual tokens (V, width)."""
     embeds = nn.functional.embedding(packed.ids, embeddings)
     if len(packed.visual):
-        embeds = embeds.index_copy(0, packed.visual, visual)
-    mask = torch.zeros(packed.mask.shape).masked_fill(~packed.mask, float("-inf"))[None, None]
+        embeds = embeds.index_copy(0, packed.visual, visual.to(embeds.dtype))
+    mask = torch.zeros(packed.mask.shape, dtype=embeds.dtype).masked_fill(~packed.mask, float("-inf"))[None, None]
     hidden = decoder(
         inputs_embeds=embeds[None], attention_mask=mask, position_ids=packed.positions[None], use_cache=False
     ).last_hidden_state[0]
-    return hidden[packed.places] @ embeddings.T
+    return (hidden[packed.places] @ embeddings.T).float()
 
 
 class Reader(nn.Module):
@@ -78,6 +81,16 @@ class Reader(nn.Module):
         self.load_state_dict(state, strict=False)
 
 
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint of this file, or the trained part of a package, which `export.py` made of one."""
+    if path.suffix != ".safetensors":
+        kept: dict[str, Any] = torch.load(path, weights_only=True)
+        return kept
+    trained = TrainedPart.read(path)
+    lora = {f"base_model.model.{name[:-2]}.lora_{name[-1]}.weight": t for name, t in trained.under("lora").items()}
+    return {"lora": lora, "projector": trained.under("projector"), "seen": 0}
+
+
 def correct(weights: Tensor, present: Tensor, draw: random.Random, *, exact: bool) -> Tensor:
     """Soft words' weights (P, 80) of a photograph, corrected by its labels (80,); exact ones are 0 or 1."""
     weights = weights.clone()
@@ -96,6 +109,18 @@ def correct(weights: Tensor, present: Tensor, draw: random.Random, *, exact: boo
     for k in torch.nonzero(~present & (peaks > 0.05)).flatten().tolist():
         weights[:, k] *= min(1.0, draw.uniform(*UNSEEN) / float(peaks[k]))
     return weights / weights.sum(-1, keepdim=True).clamp_min(1.0)
+
+
+def count_question(names: list[str], world: World, draw: random.Random) -> Exchange:
+    """How many objects of a list are there: "Two: a dog and a cup."."""
+    there = draw.sample(names, min(len(names), draw.randint(0, 3)))
+    listed = dict.fromkeys(there, True)
+    while len(listed) < 4:
+        listed.setdefault(world.absent(names, draw), False)
+    order = draw.sample(list(listed), 4)
+    found = [name for name in order if listed[name]]
+    question = f"How many of these objects are in the image: {join_nouns(order)}?"
+    return Exchange(question, f"{NUMBERS[len(found)]}{': ' + join_nouns(found) if found else ''}.", "text")
 
 
 class Questions:
@@ -130,8 +155,9 @@ class Questions:
     def texts(self, row: int, draw: random.Random) -> list[Exchange]:
         """A description or, less often, another question that is answered with names."""
         names = self.names(row)
-        if draw.random() < 0.15:
-            other = other_question(names, self.world, draw)
+        if draw.random() < OTHERS:
+            ask_other = count_question if draw.random() < 0.3 else other_question
+            other = ask_other(names, self.world, draw)
             return [Exchange(other.question, other.answer, "text")]
         own = self.written.get(self.photos.stems[row])
         text = draw.choice(own) if own and draw.random() < 0.9 else description(names, draw)
@@ -189,6 +215,7 @@ def main() -> None:
     parser.add_argument("--floor", type=float, default=0.05, help="the rate's share that is left at the end")
     parser.add_argument("--projector-rate", type=float, default=0.0)
     parser.add_argument("--anchor", type=float, default=1.0, help="weight of the distance from the first projector")
+    parser.add_argument("--bfloat16", action="store_true", help="compute the language model in bfloat16")
     parser.add_argument("--watch-every", type=int, default=30)
     parser.add_argument("--watched", type=int, default=24, help="validation photographs")
     given = parser.parse_args()
@@ -201,18 +228,19 @@ def main() -> None:
     questions = Questions(photos, given.out)
     tokenizer = AutoTokenizer.from_pretrained(given.language_model)
     packer = Packer(tokenizer)
-    reader = Reader(LlamaForCausalLM.from_pretrained(given.language_model))
-    words = Words(photos.names, tokenizer, reader.embeddings)
+    dtype = torch.bfloat16 if given.bfloat16 else torch.float32
+    reader = Reader(LlamaForCausalLM.from_pretrained(given.language_model, dtype=dtype))
+    words = Words(photos.names, tokenizer, reader.embeddings.float())
     head = load_patch_head(given.out / "patch_head.pt")
     if (given.out / "soft_words.pt").exists():
         reader.load_projector(torch.load(given.out / "soft_words.pt", weights_only=True)["projector"])
-    anchor = copy.deepcopy(reader.linear_1), copy.deepcopy(reader.linear_2)
     first = taken = 0
     if given.start:
-        kept = torch.load(given.start, weights_only=True)
+        kept = read_checkpoint(given.start)
         set_peft_model_state_dict(reader.lora, kept["lora"])
         reader.load_projector(kept["projector"])
         first = kept["seen"]
+    anchor = copy.deepcopy(reader.linear_1), copy.deepcopy(reader.linear_2)
     lora = [p for p in reader.lora.parameters() if p.requires_grad]
     projector = [*reader.linear_1.parameters(), *reader.linear_2.parameters()]
     for parameter in projector:
