@@ -88,7 +88,7 @@ def test_one_family_is_found_by_type_or_checkpoint(run: Run, name: str) -> None:
 def test_the_model_with_fetched_parts_is_listed_and_shown(run: Run) -> None:
     assert "from the hub" in next(line for line in run("info", "models").out.splitlines() if "smol  " in line)
     assert run("info", "smol").out == run("info", "models", "smol").out
-    assert "openai/clip-vit-base-patch16" in run("info", "smol", "--json").json["parts"]
+    assert "timm/vit_base_patch16_clip_224.openai" in run("info", "smol", "--json").json["parts"]
 
 
 @pytest.mark.parametrize("name", ["photo", "tiny"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     CLIPVisionConfig,
@@ -114,12 +114,23 @@ def test_it_is_a_plain_llava_of_both_parts(parts: Path, trained: Path) -> None:
     assert processor.image_processor.size == {"height": 28, "width": 28}
 
 
+def test_pickled_weights_are_refused(parts: Path, trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    shutil.copytree(parts, folder)
+    for part in (TOWER, LANGUAGE_MODEL):
+        weights = folder / part.folder / "model.safetensors"
+        torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+        kept = weights.rename(weights.with_suffix(".away"))
+        with pytest.raises(PartsError, match=f"{part.folder}, a part of smol: .*safetensors"):
+            assemble(folder, trained=trained)
+        kept.rename(weights)
+    assemble(folder, trained=trained)
+
+
 def test_the_lora_is_merged(parts: Path, trained: Path) -> None:
     model, _ = assemble(parts, trained=trained)
     public = LlamaForCausalLM.from_pretrained(parts / LANGUAGE_MODEL.folder).state_dict()
     own = dict(model.model.language_model.state_dict().items())
-    from safetensors.torch import load_file
-
     kept = load_file(trained)
     wanted = public[f"{LAYER}.weight"] + SCALE * kept[f"lora.{LAYER}.B"] @ kept[f"lora.{LAYER}.A"]
     torch.testing.assert_close(own[f"{LAYER.removeprefix('model.')}.weight"], wanted)
@@ -164,5 +175,5 @@ def test_the_error_without_parts_says_what_to_do(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv(smol.PARTS_VARIABLE, raising=False)
     with pytest.raises(LoadError, match=r"clip-vit-base-patch16.*subfolders"):
         VLM.load("smol", parts=tmp_path)
-    with pytest.raises(LoadError, match=r"clip-vit-base-patch16.*AIRVLM_SMOL_PARTS"):
+    with pytest.raises(LoadError, match=r"vit_base_patch16_clip_224.openai.*AIRVLM_SMOL_PARTS"):
         VLM.load("smol", local_files_only=True, cache_dir=tmp_path)

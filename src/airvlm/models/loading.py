@@ -115,7 +115,7 @@ def _load_smol(
         if parts is None:
             for part in (TOWER, LANGUAGE_MODEL):
                 try:
-                    if _hub_is_unreachable(part.name, {**options, "revision": part.revision}):
+                    if _hub_is_unreachable(part.name, {**options, "revision": part.revision}, part.file):
                         options["local_files_only"] = True
                 except LoadError as error:
                     raise PartsError(f"{error}. smol is made of it: {GIVE_PARTS}") from error
@@ -154,13 +154,13 @@ def _local_folder(source: str | Path) -> Path | None:
     return None
 
 
-def _hub_is_unreachable(name: str, options: Mapping[str, Any]) -> bool:
+def _hub_is_unreachable(name: str, options: Mapping[str, Any], file: str = "config.json") -> bool:
     """Ask the hub for a model once, and for a few seconds: transformers would try for half a minute.
 
     Raises LoadError if the hub has no such model, or cannot be reached and the model is not in the cache.
     """
     try:
-        cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
+        cached = try_to_load_from_cache(name, file, options.get("cache_dir"), options.get("revision"))
     except HFValidationError as error:
         raise LoadError(f"cannot load {name}: there is no such folder, and the hub has no such names") from error
     if constants.HF_HUB_OFFLINE or options.get("local_files_only"):
@@ -168,7 +168,7 @@ def _hub_is_unreachable(name: str, options: Mapping[str, Any]) -> bool:
     else:
         try:
             answer = get_session().head(
-                hf_hub_url(name, "config.json", revision=options.get("revision")),
+                hf_hub_url(name, file, revision=options.get("revision")),
                 headers=build_hf_headers(token=options.get("token")),
                 timeout=TIMEOUT,
             )

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from huggingface_hub import hf_hub_download
+from safetensors import SafetensorError, safe_open
 from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import (
@@ -29,11 +31,13 @@ from transformers import (
 )
 
 from airvlm.smol import PARTS_VARIABLE, model_path
+from airvlm.smol.tower import read_open_clip_tower
 
 __all__ = ["LANGUAGE_MODEL", "TOWER", "Part", "PartsError", "TrainedPart", "assemble", "parts_folder", "sample_weights"]
 
 GIVE_PARTS = f"without a network, give a folder with both parts: parts=FOLDER or {PARTS_VARIABLE}=FOLDER"
 IMAGE_TOKEN = "<image>"  # not a password
+DOWNLOAD_OPTIONS = ("cache_dir", "local_files_only", "token")
 SAMPLE = 256  # elements that are compared of each sampled tensor
 PROBE = "Is there a dining table in the image? Yes, and 2 forks."  # text whose token ids are compared
 
@@ -44,16 +48,25 @@ class Part:
 
     name: str
     revision: str
+    folder: str
     tolerance: float  # largest relative distance from the sampled weights
-
-    @property
-    def folder(self) -> str:
-        return self.name.split("/")[1]
+    file: str = "config.json"  # without which it is not there
 
 
 # The parts of training were read from quantized files: 8 bits (tower) and 4 bits (language model).
-TOWER = Part("openai/clip-vit-base-patch16", "57c216476eefef5ab752ec549e440a49ae4ae5f3", 0.05)
-LANGUAGE_MODEL = Part("HuggingFaceTB/SmolLM2-135M-Instruct", "12fd25f77366fa6b3b4b768ec3050bf629380bac", 0.2)
+TOWER = Part(
+    "timm/vit_base_patch16_clip_224.openai",
+    "977e3dd0ec55ab8da155f2fbeb6b5f54948b6e3d",
+    "clip-vit-base-patch16",
+    0.05,
+    "open_clip_model.safetensors",
+)
+LANGUAGE_MODEL = Part(
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "12fd25f77366fa6b3b4b768ec3050bf629380bac",
+    "SmolLM2-135M-Instruct",
+    0.2,
+)
 
 
 class PartsError(ValueError):
@@ -88,10 +101,11 @@ def parts_folder(parts: str | Path | None) -> Path | None:
         return None
     folder = Path(given).expanduser()
     for part in (TOWER, LANGUAGE_MODEL):
-        if not (folder / part.folder / "config.json").is_file():
+        names = dict.fromkeys((part.file, "config.json"))
+        if not any((folder / part.folder / name).is_file() for name in names):
             raise PartsError(
-                f"{folder} has no {part.folder}/config.json; a folder of parts has the subfolders "
-                f"{TOWER.folder} and {LANGUAGE_MODEL.folder}, each as on the hub"
+                f"{folder} has no {part.folder}/{' or '.join(names)}; a folder of parts has the subfolders "
+                f"{TOWER.folder} and {LANGUAGE_MODEL.folder}"
             )
     return folder
 
@@ -128,8 +142,9 @@ def assemble(
     """
     learned = TrainedPart.read(trained or model_path() / "trained.safetensors")
     folder = parts_folder(parts)
-    tower = _load(CLIPVisionModel, TOWER, folder, dtype=torch.float32, **hub)
-    language_model = _load(LlamaForCausalLM, LANGUAGE_MODEL, folder, dtype=torch.float32, **hub)
+    tower = _load_tower(folder, **hub)
+    weights = {"dtype": torch.float32, "use_safetensors": True}
+    language_model = _load(LlamaForCausalLM, LANGUAGE_MODEL, folder, **weights, **hub)
     tokenizer = _load(AutoTokenizer, LANGUAGE_MODEL, folder, **hub)
     _check_weights(TOWER, tower, learned.under("tower_sample"))
     _check_weights(LANGUAGE_MODEL, language_model, learned.under("language_model_sample"))
@@ -150,13 +165,31 @@ def _as_dtype(dtype: torch.dtype | str) -> torch.dtype:
     return named
 
 
+def _load_tower(folder: Path | None, **hub: Any) -> CLIPVisionModel:
+    """The tower: open_clip's file from the hub or a folder, or a folder that transformers wrote."""
+    if folder is not None and (folder / TOWER.folder / "config.json").is_file():
+        return _load(CLIPVisionModel, TOWER, folder, dtype=torch.float32, use_safetensors=True)
+    with _explained(TOWER, folder):
+        if folder is not None:
+            return read_open_clip_tower(folder / TOWER.folder / TOWER.file)
+        known = {name: value for name, value in hub.items() if name in DOWNLOAD_OPTIONS}
+        return read_open_clip_tower(Path(hf_hub_download(TOWER.name, TOWER.file, revision=TOWER.revision, **known)))
+
+
 def _load(kind: Any, part: Part, folder: Path | None, **options: Any) -> Any:
-    """A part from the folder, or from the hub at its fixed revision."""
-    try:
+    """A part in transformers' layout from the folder, or from the hub at its fixed revision."""
+    with _explained(part, folder):
         if folder is not None:
             return kind.from_pretrained(folder / part.folder, **options)
         return kind.from_pretrained(part.name, revision=part.revision, **options)
-    except (OSError, ValueError, RuntimeError) as error:
+
+
+@contextmanager
+def _explained(part: Part, folder: Path | None) -> Iterator[None]:
+    """Errors of loading a part as PartsError, with what to do."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise PartsError(
             f"cannot load {folder / part.folder if folder else part.name}, a part of smol: {reason}. {GIVE_PARTS}"
