@@ -211,11 +211,15 @@ def _check_weights(part: Part, model: nn.Module, sample: Mapping[str, Tensor]) -
 
 
 def _merge_lora(model: nn.Module, lora: Mapping[str, Tensor], scale: float) -> None:
-    """Add scale * B @ A to each weight that has the pair `<name>.A` and `<name>.B`."""
+    """Add scale * B @ A to each weight that has the pair `<name>.A` and `<name>.B`.
+
+    In float64, so that the rounded weights, and with them the model's fingerprint, are the same on every processor.
+    """
     state = model.state_dict()
     for name in {key.rsplit(".", 1)[0] for key in lora}:
+        weight, b, a = (t.double() for t in (state[f"{name}.weight"], lora[f"{name}.B"], lora[f"{name}.A"]))
         with torch.no_grad():
-            state[f"{name}.weight"] += scale * (lora[f"{name}.B"] @ lora[f"{name}.A"])
+            state[f"{name}.weight"].copy_(weight + scale * (b @ a))
 
 
 def _join(tower: Any, language_model: Any, learned: TrainedPart, image_token: int) -> LlavaForConditionalGeneration:
@@ -252,9 +256,9 @@ def _join(tower: Any, language_model: Any, learned: TrainedPart, image_token: in
 def _resize_positions(table: Tensor, side: int) -> Tensor:
     """Positions (1 + n * n, d) of a tower as (1 + side * side, d), as transformers interpolates them."""
     old = round((len(table) - 1) ** 0.5)
-    grid = table[1:].reshape(1, old, old, -1).permute(0, 3, 1, 2)
+    grid = table[1:].double().reshape(1, old, old, -1).permute(0, 3, 1, 2)  # float64: see _merge_lora
     grid = nn.functional.interpolate(grid, size=(side, side), mode="bicubic", align_corners=False)
-    return torch.cat([table[:1], grid.permute(0, 2, 3, 1).reshape(side * side, -1)])
+    return torch.cat([table[:1], grid.permute(0, 2, 3, 1).reshape(side * side, -1).to(table.dtype)])
 
 
 def _make_processor(tokenizer: Any, image_size: int, patch_size: int) -> LlavaProcessor:
