@@ -161,6 +161,14 @@ def test_bad_input_is_one_line_and_code_2(
     assert said in done.err
 
 
+def test_attention_that_is_not_installed_is_one_line(run: Run, model: str, image: str) -> None:
+    done = run("ask", image, "-m", model, "--attention", "flash_attention_2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"airvlm: cannot load {model}: ")
+    assert "flash" in done.err.lower()
+    assert run("ask", image, "-m", model, "--attention", "eager").code == 0
+
+
 @pytest.mark.parametrize("folder", ["/no/such/model", "EMPTY", "NOT_A_VLM"])
 def test_a_wrong_model_folder_is_one_line_and_code_2(run: Run, image: str, tmp_path: Path, folder: str) -> None:
     (tmp_path / "EMPTY").mkdir()

@@ -1,5 +1,6 @@
 """smol is assembled from parts, merges its LoRA, refuses other parts, and answers. Small random parts, no download."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -19,6 +20,8 @@ from transformers import (
 )
 
 from airvlm import VLM, smol
+from airvlm.cli.common import load_model
+from airvlm.cli.options import ModelOptions
 from airvlm.models.loading import LoadError
 from airvlm.smol.assembly import LANGUAGE_MODEL, PROBE, TOWER, PartsError, assemble, sample_weights
 
@@ -169,6 +172,18 @@ def test_it_answers(parts: Path, trained: Path, tmp_path: Path, monkeypatch: pyt
     assert answer.prompt == f"<|im_start|>user\n<image>\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     assert answer.tokens > 0
     assert vlm.fingerprint == VLM.load("smol", parts=parts).fingerprint
+
+
+def test_attention_is_chosen(parts: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airvlm.smol.assembly.assemble", functools.partial(assemble, trained=trained))
+    options = ModelOptions(model="smol", attention="eager")
+    monkeypatch.setenv(smol.PARTS_VARIABLE, str(parts))
+    eager, plain = load_model(options), load_model(ModelOptions(model="smol"))
+    configs = [vlm.model.model.language_model.config for vlm in (eager, plain)]
+    assert [config._attn_implementation for config in configs] == ["eager", "sdpa"]
+    assert eager.fingerprint == plain.fingerprint
+    with pytest.raises(LoadError, match=r"cannot load smol: .*nonsense"):
+        VLM.load("smol", attn_implementation="nonsense")
 
 
 def test_the_error_without_parts_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,7 +346,8 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         found: dict[str, Any] = {"step": step, "seen": first + taken * ranks, "minutes": (time.time() - began) / 60}
-        found |= {"loss": sums["loss"] / given.batch, "text": sums["text"] / max(1, sums["texts"]), "norm": float(norm)}
+        found |= {"loss": sums["loss"] / given.batch, "norm": float(norm)}
+        found |= {"text": sums["text"] / max(1, sums["texts"]), "texts": sums["texts"]}
         found |= {"tokens": sums["tokens"], "anchor": sums["anchor"] / given.batch}
         for kind in margins:
             if margins[kind]:

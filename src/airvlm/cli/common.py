@@ -129,6 +129,8 @@ def load_model(options: ModelOptions, device: str | None = None) -> VLM:
     more: dict[str, Any] = {}
     if options.quantize is not None:
         more["quantization_config"] = _quantization_config(options.quantize)
+    if options.attention is not None:
+        more["attn_implementation"] = options.attention
     return VLM.load(
         options.model,
         adapter=options.adapter,

@@ -106,6 +106,7 @@ _model_option: Any = functools.partial(option, rich_help_panel="Model options")
 _generation_option: Any = functools.partial(option, rich_help_panel="Generation options")
 _MODEL_HELP = "photo (photographs), tiny (emoji scenes), smol (fetches its parts), a folder, or a name on the hub."
 _MAP_HELP = "Spread the weights over devices: auto, balanced or sequential (needs airvlm[offload])."
+_ATTENTION_HELP = "sdpa, eager or flash_attention_2. On a CPU, eager is the faster one in bfloat16."
 _TYPES = "float32, float16, bfloat16 or auto."
 _TYPE_DEFAULT = "float32 on a CPU, else the checkpoint's"
 
@@ -119,6 +120,10 @@ class ModelOptions:
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16", "auto"] | None,
         _model_option("--dtype", "TYPE", _TYPES, show_default=_TYPE_DEFAULT),
+    ] = None
+    attention: Annotated[
+        Literal["sdpa", "eager", "flash_attention_2"] | None,
+        _model_option("--attention", "KIND", _ATTENTION_HELP, show_default="transformers' choice"),
     ] = None
     device: Annotated[
         str | None, _model_option("--device", "DEVICE", "cpu, cuda, cuda:1, mps, ...", show_default="a GPU, or cpu")

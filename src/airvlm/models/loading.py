@@ -119,9 +119,15 @@ def _load_smol(
                         options["local_files_only"] = True
                 except LoadError as error:
                     raise PartsError(f"{error}. smol is made of it: {GIVE_PARTS}") from error
+        attention = options.pop("attn_implementation", None)
         model, processor = assemble(parts, dtype=dtype or torch.float32, **options)
     except PartsError as error:
         raise LoadError(str(error)) from error
+    if attention is not None:
+        try:
+            model.set_attn_implementation(attention)
+        except (ImportError, ValueError) as error:
+            raise LoadError(f"cannot load smol: {_first_line(error)}") from error
     return model.to(place), processor
 
 
