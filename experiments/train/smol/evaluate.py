@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from airvlm import VLM
 from experiments.train.photo.grammar import DESCRIBE
@@ -29,9 +30,10 @@ from experiments.train.photo.objects import read_image_id
 from experiments.train.photo.score import score_chair
 from experiments.train.smol.sequences import Exchange, Packer
 from experiments.train.smol.tune import predict
-from experiments.train.smol.writing import HELD_OUT
+from experiments.train.smol.writing import HELD_OUT, prompt
 
 SETTINGS = ("random", "popular", "adversarial")
+TALK_TOKENS = 48
 
 
 def interval(per_photo: Sequence[Any], score: Callable[[list[Any]], float]) -> list[float]:
@@ -96,6 +98,19 @@ def summarize(results: list[list[tuple[str, bool, bool]]]) -> dict[str, Any]:
     return found | {"photographs": len(results), "questions": sum(map(len, results))}
 
 
+@torch.no_grad()
+def talk(folder: Path) -> dict[str, str]:
+    """What the language model answers before it was trained."""
+    model, tokenizer = LlamaForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    said = {}
+    for question in HELD_OUT:
+        asked = tokenizer(prompt(question), return_tensors="pt")
+        done = model.generate(**asked, max_new_tokens=TALK_TOKENS, do_sample=False, eos_token_id=end, pad_token_id=end)
+        said[question] = tokenizer.decode(done[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    return said
+
+
 def descriptions(vlm: VLM, photos: Path, truths: dict[str, list[str]], out: Path, blind: bool) -> dict[str, Any]:
     names = list(truths)
     shown = [names[(place + 7) % len(names)] if blind else name for place, name in enumerate(names)]
@@ -122,7 +137,7 @@ def main() -> None:
     parser.add_argument("--described", type=int, default=300, help="test photographs")
     parser.add_argument("--blind-described", type=int, default=100)
     parser.add_argument("--check", type=int, default=10)
-    parser.add_argument("--talk", action="store_true", help="ask questions without an image, too")
+    parser.add_argument("--talk", type=Path, help="the untrained language model: ask both without an image, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -145,7 +160,8 @@ def main() -> None:
     if same:
         note("packed answers equal to single ones", f"{sum(same)} of {len(same)}")
     if given.talk:
-        note("talk", {q: vlm.ask(None, q, max_new_tokens=48).text for q in HELD_OUT})
+        note("talk before training", talk(given.talk))
+        note("talk", {q: vlm.ask(None, q, max_new_tokens=TALK_TOKENS).text for q in HELD_OUT})
     truths = json.loads(given.objects.with_suffix(".test.json").read_text())
     for key, count, blind in (("POPE", given.pope, False), ("blind POPE", given.blind_pope, True)):
         pope(vlm, packer, given.photos, folder, count, lambda value, key=key: note(key, value), blind=blind)
