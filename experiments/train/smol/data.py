@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,6 +55,14 @@ class Photos:
     def labels(self, rows: np.ndarray | list[int]) -> torch.Tensor:
         """(n, 80) 1 where an object is there."""
         return torch.from_numpy(self.present[np.asarray(rows)]).float()
+
+
+def note(folder: Path, stage: str, **values: Any) -> None:
+    """Add a line to a run's log and print it."""
+    line = json.dumps({"stage": stage, **{k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()}})
+    with (folder / "log.jsonl").open("a") as log:
+        log.write(line + "\n")
+    print(line, flush=True)
 
 
 def mean_average_precision(scores: torch.Tensor, labels: torch.Tensor) -> float:

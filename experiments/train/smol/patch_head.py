@@ -9,7 +9,6 @@ the projector learns first.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.train.smol.data import WIDTH, Photos, mean_average_precision
+from experiments.train.smol.data import WIDTH, Photos, mean_average_precision, note
 
 HIDDEN = 768
 
@@ -60,7 +59,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, given.rate, given.steps, pct_start=0.05)
     held_out = list(photos.validation)
     truth = photos.labels(held_out)
-    began, log = time.time(), []
+    began = time.time()
 
     @torch.no_grad()
     def evaluate() -> float:
@@ -79,9 +78,9 @@ def main() -> None:
         optimizer.step()
         schedule.step()
         if step % 100 == 0 or step == given.steps:
-            log.append({"step": step, "loss": loss.item(), "mAP": evaluate(), "photos": len(photos.train)})
-            print(json.dumps(log[-1] | {"minutes": round((time.time() - began) / 60, 1)}), flush=True)
-            torch.save({"head": head.state_dict(), "names": photos.names, "log": log}, given.out / "patch_head.pt")
+            found = {"step": step, "loss": loss.item(), "mAP": evaluate(), "photos": len(photos.train)}
+            note(given.out, "patch head", **found, minutes=(time.time() - began) / 60)
+            torch.save({"head": head.state_dict(), "names": photos.names}, given.out / "patch_head.pt")
 
 
 if __name__ == "__main__":

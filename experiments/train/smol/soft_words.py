@@ -10,7 +10,6 @@ the weights read back from it.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from experiments.train.smol.data import WIDTH, Photos, mean_average_precision
+from experiments.train.smol.data import WIDTH, Photos, mean_average_precision, note
 from experiments.train.smol.patch_head import PatchHead
 
 SHIFT = 2.0  # added to the log-odds: noisy-or spreads the evidence for one object over many patches
@@ -90,7 +89,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, given.rate, given.steps, pct_start=0.1)
     held_out = list(photos.validation)
     truth = photos.labels(held_out)
-    began, log = time.time(), []
+    began = time.time()
 
     @torch.no_grad()
     def evaluate() -> dict[str, float]:
@@ -123,17 +122,17 @@ def main() -> None:
         optimizer.step()
         schedule.step()
         if step % 50 == 0 or step == given.steps:
-            log.append({"step": step, "words": in_words.item(), "space": in_space.item()})
+            found = {"step": step, "words": in_words.item(), "space": in_space.item()}
             if step % 100 == 0 or step == given.steps:
-                log[-1] |= evaluate()
-            print(json.dumps(log[-1] | {"minutes": round((time.time() - began) / 60, 1)}), flush=True)
+                found |= evaluate()
+            note(given.out, "soft words", **found, minutes=(time.time() - began) / 60)
     fold_scaling(projector[0], mean, std)
     state = {
         f"linear_{k + 1}.{part}": getattr(projector[2 * k], part).detach()
         for k in (0, 1)
         for part in ("weight", "bias")
     }
-    torch.save({"projector": state, "log": log}, given.out / "soft_words.pt")
+    torch.save({"projector": state}, given.out / "soft_words.pt")
 
 
 if __name__ == "__main__":
