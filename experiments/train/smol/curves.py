@@ -34,15 +34,19 @@ def main() -> None:
     axes[0].set(title="objects read from patches", xlabel="step", ylabel="mAP, 1,000 validation photographs")
     for kind in ("oracle", "real"):
         kept = rows("photos", f"{kind} right")
-        seen = [row["seen"] for row in kept]
-        axes[1].plot(seen, smooth(100 * row[f"{kind} right"] for row in kept), label=f"{kind} tokens")
+        steps = [row["step"] for row in kept]
+        axes[1].plot(steps, smooth(100 * row[f"{kind} right"] for row in kept), label=f"{kind} tokens")
     watched = rows("photos", "sighted")
-    places = [max(row["seen"] for row in rows("photos", "seen") if row["step"] <= one["step"]) for one in watched]
-    axes[1].plot(places, [100 * row["sighted"]["right"] for row in watched], "k.", label="validation, sighted")
-    axes[1].set(title="yes/no questions", xlabel="photographs read", ylabel="right answers, %")
+    axes[1].plot(
+        [row["step"] for row in watched],
+        [100 * row["sighted"]["right"] for row in watched],
+        "k.",
+        label="validation, sighted",
+    )
+    axes[1].set(title="yes/no questions", xlabel="step of 12 sequences", ylabel="right answers, %")
     kept = [row for row in rows("photos", "text") if row["texts"]]
-    axes[2].plot([row["seen"] for row in kept], smooth(row["text"] for row in kept), label="all texts")
-    axes[2].set(title="texts", xlabel="photographs read", ylabel="loss per token", ylim=(0, None))
+    axes[2].plot([row["step"] for row in kept], smooth(row["text"] for row in kept), label="all texts")
+    axes[2].set(title="texts", xlabel="step of 12 sequences", ylabel="loss per token", ylim=(0, None))
     for axis in axes:
         axis.legend()
     figure.savefig(sys.argv[2], dpi=110)
