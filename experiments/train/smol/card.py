@@ -23,9 +23,9 @@ def main() -> None:
         "parts": {part.name: part.revision for part in (TOWER, LANGUAGE_MODEL)},
         "training": {
             "data": "COCO train2017 and its labels (CC BY 4.0): see NOTICE",
-            "patch head": "600 steps of 64 on 14,000 to 14,800 photographs",
-            "soft words": "500 steps of 64 on 15,600 photographs",
-            "photographs read by the language model": "about 600",
+            "patch head": "1,500 steps of 64 on 15,600 to 26,800 photographs",
+            "soft words": "2,000 steps of 64 on 26,800 to 38,000 photographs",
+            "language model": "3,816 sequences of a photograph and its questions",
             "parts": "dequantized from 8 bits (tower) and 4 bits (language model)",
         },
         "scored on": "POPE's own questions and test photographs, from pixels, greedy; value and 95 % interval",
