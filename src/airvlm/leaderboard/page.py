@@ -112,13 +112,13 @@ def _cells(row: Row, metrics: Sequence[str], *, controlled: bool) -> list[tuple[
     return [
         (gain_text(row), row.gain),
         (explained_text(row), row.explained),
-        *([(beyond_text(row), min((one.value for one in row.beyond), default=None))] if controlled else []),
         (figure_text(row), row.value),
         *(number(row.metrics.get(name)) for name in metrics),
         number(row.tokens),
         number(row.acted, "{:.0f} %", 100),
         number(row.changed, "{:.0f} %", 100),
         number(row.cost, "{:.2f}"),
+        *([(beyond_text(row), min((one.value for one in row.beyond), default=None))] if controlled else []),
         (row.site, None),
         (note_text(row), None),
     ]
