@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airvlm import VLM
+from airvlm import VLM, cli
 from airvlm.evaluation import evaluate
 from airvlm.evaluation.plan import TaskSpec
 from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge, verdict
@@ -272,3 +272,13 @@ def test_parts_of_a_composition_get_their_artifacts(tmp_path: Path) -> None:
     path = str(tmp_path / "nullu.safetensors")
     assert [getattr(part, "artifact", None) for part in made["nullu+crop-blend"].methods] == [path, None]  # type: ignore[attr-defined]
     assert made["nullu"].artifact == path and made["vcd"] == get_method("vcd")  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_several_processes_make_one_board(tmp_path: Path) -> None:
+    line = ["leaderboard", "tiny-chair", "--model", "tiny", "--limit", "4", "--method", "vaf", "--no-matched"]
+    for workers in ("1", "2"):
+        assert cli.run([*line, "--workers", workers, "--output", str(tmp_path / workers)]) == 0
+    one, two = (Board.load(tmp_path / workers / "leaderboard.json") for workers in ("1", "2"))
+    assert [row.method for row in two.rows] == ["vanilla", "vaf"]
+    assert [row.value for row in one.rows] == [row.value for row in two.rows]

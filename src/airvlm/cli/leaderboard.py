@@ -111,8 +111,10 @@ def _measure(
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
         found = {} if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
         methods |= found
+        # other processes load the model themselves
+        spreads = callable(load) and (spread.ray or (spread.workers or 1) > 1)
         results = evaluation.evaluate(
-            vlm,
+            load if spreads else vlm,
             specs,
             methods,
             out=folder,
