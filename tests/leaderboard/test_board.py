@@ -276,9 +276,15 @@ def test_parts_of_a_composition_get_their_artifacts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_processes_make_one_board(tmp_path: Path) -> None:
-    line = ["leaderboard", "tiny-chair", "--model", "tiny", "--limit", "4", "--method", "vaf", "--no-matched"]
+    line = ["leaderboard", "tiny-chair", "--model", "tiny", "--limit", "4", "--method", "crop-blend"]
+    line += ["--method", "mean-token(crop-blend)", "--output"]
     for workers in ("1", "2"):
-        assert cli.run([*line, "--workers", workers, "--output", str(tmp_path / workers)]) == 0
-    one, two = (Board.load(tmp_path / workers / "leaderboard.json") for workers in ("1", "2"))
-    assert [row.method for row in two.rows] == ["vanilla", "vaf"]
-    assert [row.value for row in one.rows] == [row.value for row in two.rows]
+        assert cli.run([*line, str(tmp_path / workers), "--workers", workers]) == 0
+    # the second shard helps the first, and does not write; the first one finds all answers
+    assert cli.run([*line, str(tmp_path / "shards"), "--shard", "1/2"]) == 0
+    assert not list((tmp_path / "shards").glob("leaderboard.*"))
+    assert cli.run([*line, str(tmp_path / "shards"), "--shard", "0/2"]) == 0
+    boards = [Board.load(tmp_path / name / "leaderboard.json") for name in ("1", "2", "shards")]
+    rows = [[(row.method, row.value, row.gain, row.beyond) for row in board.rows] for board in boards]
+    assert rows[0] == rows[1] == rows[2]
+    assert len(rows[0]) == 4 and any(beyond for _, _, _, beyond in rows[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,10 +78,10 @@ def leaderboard(
         board = merge([Board.load(path) for path in tasks[1:]])
         _write(board, task_options.out or Path("leaderboard"), [], answers, json)
         return
-    board, results, folder = _measure(
-        tasks, method or ["all"], calibrate, name, task_options, spread, model, matched=matched
-    )
-    _write(board, folder, [results], answers, json)
+    measured = _measure(tasks, method or ["all"], calibrate, name, task_options, spread, model, matched=matched)
+    if measured is not None:
+        board, results, folder = measured
+        _write(board, folder, [results], answers, json)
 
 
 def _measure(
@@ -94,9 +94,11 @@ def _measure(
     model: ModelOptions,
     *,
     matched: bool,
-) -> tuple[Any, Any, Path]:
+) -> tuple[Any, Any, Path] | None:
+    """The board, the results and the folder; None in a process that only helps another one."""
     from airvlm.evaluation import evaluate as evaluation
     from airvlm.evaluation.plan import TaskSpec
+    from airvlm.evaluation.workers import Shard
     from airvlm.leaderboard.board import Board
     from airvlm.leaderboard.costs import measure_costs
     from airvlm.leaderboard.methods import MATCHED, can_match, choose_methods, make_artifacts
@@ -106,23 +108,26 @@ def _measure(
     folder = how.pop("out") or Path("runs") / NAME
     specs = [TaskSpec.of(task, **how) for task in tasks]
     load = model_loader(model, tasks)
+    place = Shard.of(spread.shard)
+    if spread.shard:  # controls are matched on all answers: each process goes on until they are there
+        place = replace(place, helps=True)
     with exit_on_interrupt():
-        vlm = load(None) if callable(load) else load
+        vlm = load(place.gpu())
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
         found = {} if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
         methods |= found
-        # other processes load the model themselves
-        spreads = callable(load) and (spread.ray or (spread.workers or 1) > 1)
         results = evaluation.evaluate(
-            load if spreads else vlm,
+            load,
             specs,
             methods,
             out=folder,
             matched=matched and can_match(specs, methods),
             matched_limit=MATCHED,
             command=current_command(),
-            **spread.arguments(),
+            **{**spread.arguments(), "shard": place},
         )
+        if not place.gathers:
+            return None  # the first process writes the board
         costs = measure_costs(vlm, methods, specs, folder)
     board = Board.of(results, skipped=skipped, calibrated=found, costs=costs, submitted_by=name)
     return board, results, folder

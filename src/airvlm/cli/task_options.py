@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ from airvlm.cli.options import ModelOptions, ObjectsOption
 if TYPE_CHECKING:
     from airvlm.vlm import VLM
 
-__all__ = ["SpreadOptions", "TaskOptions", "current_command", "exit_on_interrupt", "model_loader"]
+__all__ = ["ModelLoader", "SpreadOptions", "TaskOptions", "current_command", "exit_on_interrupt", "model_loader"]
 
 _spread_option: Any = functools.partial(typer.Option, rich_help_panel="Spreading the work")
 
@@ -106,8 +106,25 @@ class SpreadOptions:
         return {**asdict(self), "workers": self.workers or 0}
 
 
-def model_loader(options: ModelOptions, tasks: Sequence[str]) -> Callable[[str | None], "VLM"]:
-    """A function of a device that loads the command's model; it pickles."""
+@dataclass
+class ModelLoader:
+    """Loads a command's model, once per process and device. It pickles without the model, for other processes."""
+
+    load: Callable[..., "VLM"]
+    options: ModelOptions
+    _held: dict[str | None, "VLM"] = field(default_factory=dict, repr=False)
+
+    def __call__(self, device: str | None) -> "VLM":
+        if device not in self._held:
+            self._held = {device: self.load(self.options, self.options.device or device)}
+        return self._held[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"load": self.load, "options": self.options, "_held": {}}
+
+
+def model_loader(options: ModelOptions, tasks: Sequence[str]) -> ModelLoader:
+    """A function of a device that loads the command's model."""
     if options.device is not None:
         import torch
 
@@ -116,12 +133,7 @@ def model_loader(options: ModelOptions, tasks: Sequence[str]) -> Callable[[str |
         except Exception as error:  # torch raises several kinds, by the device
             reason = str(error).splitlines()[0]
             raise Failure(f"--device {options.device} cannot be used here: {reason}") from error
-    options = replace(options, model=common.default_model(tasks, options.model))
-    return functools.partial(_load, common.load_model, options)
-
-
-def _load(load: Callable[..., "VLM"], options: ModelOptions, device: str | None) -> "VLM":
-    return load(options, options.device or device)
+    return ModelLoader(common.load_model, replace(options, model=common.default_model(tasks, options.model)))
 
 
 def current_command() -> dict[str, str]:
