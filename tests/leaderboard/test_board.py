@@ -9,7 +9,7 @@ import pytest
 from airvlm import VLM, cli
 from airvlm.evaluation import evaluate
 from airvlm.evaluation.plan import TaskSpec
-from airvlm.leaderboard.board import Board, BoardError, Row, Setup, merge, verdict
+from airvlm.leaderboard.board import Beyond, Board, BoardError, Row, Setup, merge, verdict
 from airvlm.leaderboard.methods import can_match, choose_methods, label_setting, make_artifacts
 from airvlm.leaderboard.page import leaderboard_html
 from airvlm.methods import METHODS, get_method
@@ -272,6 +272,15 @@ def test_parts_of_a_composition_get_their_artifacts(tmp_path: Path) -> None:
     path = str(tmp_path / "nullu.safetensors")
     assert [getattr(part, "artifact", None) for part in made["nullu+crop-blend"].methods] == [path, None]  # type: ignore[attr-defined]
     assert made["nullu"].artifact == path and made["vcd"] == get_method("vcd")  # type: ignore[attr-defined]
+
+
+def test_controls_of_one_setups_strength_are_not_compared_across_setups() -> None:
+    beyond = [Beyond(control="mean(x:weight=0.1)", value=1.0), Beyond(control="mean(x)", value=2.0)]
+    rows = [VANILLA, row("x", 1.0, 0.5, 1.5, beyond=beyond), row("mean(x:weight=0.1)", 0.0, -1.0, 1.0)]
+    elsewhere = row("mean(x)", 0.0, -1.0, 1.0).model_copy(update={"setup": "other"})
+    both = board(*rows, row("mean(x)", 0.0, -1.0, 1.0), elsewhere, setups={KEY: SETUP, "other": SETUP})
+    assert [method for method, _ in both.compare_setups()] == ["x", "mean(x)"]
+    assert [own.method for _, own in both.rank_rows(KEY)].count("mean(x:weight=0.1)") == 1
 
 
 @pytest.mark.slow

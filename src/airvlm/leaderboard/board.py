@@ -166,7 +166,11 @@ class Board(_Strict):
         return any(row.beyond for row in self.rows if row.setup == setup)
 
     def compare_setups(self) -> list[tuple[str, dict[str, Row]]]:
-        """Each method with its rows by setup: those that are better in most setups, and worse in fewest, first."""
+        """Each method with its rows by setup: those that are better in most setups, and worse in fewest, first.
+
+        Controls of a strength that was found for one setup are left out: they have no row in another.
+        """
+        matched = {(row.setup, one.control) for row in self.rows for one in row.beyond}
         found: dict[str, dict[str, Row]] = {}
         for row in self.rows:
             if row.name != VANILLA:
@@ -176,7 +180,8 @@ class Board(_Strict):
             verdicts = [verdict(row) for row in entry[1].values()]
             return -verdicts.count("better"), verdicts.count("worse"), entry[0]
 
-        return sorted(found.items(), key=place)
+        shown = {method: rows for method, rows in found.items() if any((key, method) not in matched for key in rows)}
+        return sorted(shown.items(), key=place)
 
     # -- files
 
