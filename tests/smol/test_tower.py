@@ -92,3 +92,21 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     save_file(CLIPVisionModel(CLIPVisionConfig(num_hidden_layers=1)).state_dict(), tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match=r"other\.safetensors is not a CLIP checkpoint"):
         read_open_clip_tower(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("positional_embedding", torch.tensor(1.0)),
+        ("positional_embedding", torch.zeros(0)),
+        ("transformer.resblocks.0.mlp.c_fc.weight", torch.tensor(1.0)),
+        ("transformer.resblocks.0.attn.in_proj_weight", torch.zeros(7)),
+        ("conv1.weight", torch.zeros(64, 1, 0, 0)),
+        ("transformer.resblocks.x.ln_1.weight", torch.zeros(3)),
+        ("unknown.weight", torch.zeros(3)),
+    ],
+)
+def test_tensors_of_any_shape_give_one_error(tmp_path: Path, name: str, tensor: Tensor) -> None:
+    save_file({**make_open_clip_tensors(), f"visual.{name}": tensor}, tmp_path / "odd.safetensors")
+    with pytest.raises(ValueError, match=r"odd\.safetensors is not a CLIP checkpoint"):
+        read_open_clip_tower(tmp_path / "odd.safetensors")

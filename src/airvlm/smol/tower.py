@@ -46,7 +46,7 @@ def read_open_clip_tower(path: Path) -> CLIPVisionModel:
     try:
         model = CLIPVisionModel(_config(tensors)).eval()
         model.load_state_dict(dict(_rename(tensors)), strict=True)
-    except (KeyError, ValueError, RuntimeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise ValueError(f"{path.name} is not a CLIP checkpoint in open_clip's layout ({error})") from error
     return model
 
