@@ -129,8 +129,9 @@ def _paper(text: str | None) -> str:
 def leaderboards(folder: str = ".") -> str:
     """All boards of a folder as one."""
     from airvlm.leaderboard.board import Board, merge
+    from airvlm.leaderboard.markdown import board_markdown
 
-    return merge([Board.load(path) for path in sorted((BOARDS / folder).glob("*.json"))]).to_markdown()
+    return board_markdown(merge([Board.load(path) for path in sorted((BOARDS / folder).glob("*.json"))]))
 
 
 # -- models and commands

@@ -118,6 +118,15 @@ def test_the_setting_that_helps_is_found_and_measured_on_the_validation_split(tm
     assert found.result.recall_change is not None and change["value"] == round(found.result.recall_change.value, 4)
 
 
+def test_without_validation_the_whole_budget_goes_into_the_search(tmp_path: Path) -> None:
+    budget = Budget(answers=1400)
+    found = _run(tmp_path / "1", Speaker(), 12, budget=budget, validate=False)
+    validated = _run(tmp_path / "2", Speaker(), 12, budget=budget)
+    assert found.validation is None and found.recommended is None
+    assert sum(found.stages[-1].items.values()) > sum(validated.stages[-1].items.values())
+    assert found.answers <= 1400
+
+
 class Same(Speaker):
     """No setting changes vanilla's answers."""
 
@@ -214,7 +223,7 @@ def test_a_budget_of_answers_is_kept_and_well_used(tmp_path: Path, answers: int)
 
 def test_a_budget_of_answers_that_is_too_small_is_refused_with_the_smallest_one(tmp_path: Path) -> None:
     traced = SMALLEST * (12 + 1) + SMALLEST * (SURVIVORS + 1)
-    with pytest.raises(ValueError, match=rf"--budget 5 is too small.*need at least {traced};.*fewer --settings"):
+    with pytest.raises(ValueError, match=rf"a budget of 5 is too small.*need at least {traced};.*fewer --settings"):
         _run(tmp_path, Speaker(), 12, budget=Budget(answers=5))
     smallest = traced + 2 * SMALLEST * BIASES  # a model whose margins cannot be recorded
     with pytest.raises(ValueError, match=rf"need at least {smallest};"):
@@ -234,7 +243,7 @@ def test_a_budget_of_time_is_kept_and_shared_by_processes_that_help_each_other(t
 
 
 def test_a_time_that_is_too_short_is_refused_after_one_batch_with_the_shortest_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--budget 5s is too small.*need at least (\d+)s") as refused:
+    with pytest.raises(ValueError, match=r"a budget of 5s is too small.*need at least (\d+)s") as refused:
         _run(tmp_path, speaker := Speaker(), 12, budget=Budget(seconds=5))
     assert speaker.asked == 2 * 16  # vanilla and one setting
     shortest = int(str(refused.value).partition("at least ")[2].partition("s;")[0])

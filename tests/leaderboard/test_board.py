@@ -1,6 +1,7 @@
 """The leaderboard: ranks, merging boards of several people, files from strangers, and the page."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 
 from airvlm import VLM, cli
 from airvlm.evaluation import evaluate
+from airvlm.evaluation.calibration import Budget, Search, split_task
 from airvlm.evaluation.plan import TaskSpec
 from airvlm.leaderboard.board import Beyond, Board, BoardError, Row, Setup, merge, verdict
+from airvlm.leaderboard.markdown import board_markdown
 from airvlm.leaderboard.methods import can_match, choose_methods, label_setting, make_artifacts
 from airvlm.leaderboard.page import leaderboard_html
+from airvlm.leaderboard.settings import group_settings
 from airvlm.methods import METHODS, get_method
 
 KEY = "tiny, tiny-chair"
@@ -67,7 +71,7 @@ def test_boards_of_the_same_setup_are_merged_and_show_whose_they_are() -> None:
     both = merge([mine, theirs])
     assert [(r.method, r.submitted_by) for r in both.rows] == [("vanilla", ""), ("vcd", "me"), ("crg", "them")]
     assert both.skipped == {"x": "y"}  # crg was run after all
-    assert "(them)" in both.to_markdown()
+    assert "(them)" in board_markdown(both)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_a_calibrated_setting_is_marked_and_spelled_without_the_path_of_its_arti
     setting = METHODS["nullu"](artifact=str(tmp_path / "a.safetensors"), rank=7)  # type: ignore[call-arg]
     assert label_setting(setting) == "nullu:rank=7"
     assert label_setting(get_method("deco:alpha=0.3+eos-bias:bias=-1")) == "deco:alpha=0.3+eos-bias:bias=-1"
-    text = board(VANILLA, row("deco:alpha=0.3", 1.0, 0.5, 2.0, calibrated=True)).to_markdown()
+    text = board_markdown(board(VANILLA, row("deco:alpha=0.3", 1.0, 0.5, 2.0, calibrated=True)))
     assert "`deco:alpha=0.3` (calibrated)" in text
 
 
@@ -190,10 +194,10 @@ def test_a_method_stands_beside_controls_that_change_as_many_answers(tmp_path: P
     assert beyond.low is not None and beyond.high is not None and beyond.low <= beyond.value <= beyond.high
     assert "calibration answers" in control.note
     assert rows["vcd"].beyond == [] and rows["mean-token(crop-blend)"].beyond == []
-    text = made.to_markdown()
+    text = board_markdown(made)
     assert f"{beyond.value:+.1f} [{beyond.low:.1f}, {beyond.high:.1f}] {beyond.control}" in text
     assert "beyond its controls" in leaderboard_html(made) and Board.model_validate_json(made.to_json()) == made
-    assert "eyond its controls" not in board(VANILLA).to_markdown()
+    assert "eyond its controls" not in board_markdown(board(VANILLA))
 
 
 def test_controls_are_matched_where_there_are_calibration_images(tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ def test_several_setups_are_compared_in_one_table_best_first() -> None:
     ]
     both = board(*rows, setups=setups)
     assert [method for method, _ in both.compare_setups()] == ["twice", "once", "never"]
-    lines = both.to_markdown().splitlines()
+    lines = board_markdown(both).splitlines()
     assert "| method | tiny, tiny-chair (n = 100) | smol, chair (n = 30) |" in lines
     assert "| `twice` | +1.0 ▲ | +1.5 ▲ |" in lines
     assert "| `once` | +9.0 ▲ |  |" in lines
@@ -245,7 +249,7 @@ def test_a_method_that_names_nothing_has_no_gain(tmp_path: Path) -> None:
 
 def test_a_note_stands_beside_the_figures_and_says_what_the_gain_cannot() -> None:
     rows = [VANILLA, row("far", 1.0, 0.5, 2.0, on_curve=False), row("idle", None, None, None, note="never acted")]
-    lines = {line.split("|")[2].strip(): line for line in board(*rows).to_markdown().splitlines() if "`" in line}
+    lines = {line.split("|")[2].strip(): line for line in board_markdown(board(*rows)).splitlines() if "`" in line}
     assert "+1.0 [0.5, 2.0]" in lines["`far`"] and lines["`far`"].endswith("| beyond the curve |")
     assert lines["`idle`"].endswith("| never acted |") and "| ? |" in lines["`idle`"]
     page = leaderboard_html(board(*rows))
@@ -256,6 +260,43 @@ def test_what_differs_by_rounding_is_not_better() -> None:
     rows = [VANILLA, row("same", 0.0, 1e-14, 0.2), row("also", 0.0, -0.2, -1e-14)]
     assert {rank for rank, _ in board(*rows).rank_rows(KEY)} == {1}
     assert {verdict(one) for one in rows} == {"unclear"}
+
+
+def test_settings_of_a_method_stand_side_by_side() -> None:
+    def setting(method: str, name: str, gain: float, **more: Any) -> Row:
+        return row(method, gain, gain - 1, gain + 1, **more).model_copy(update={"name": name})
+
+    rows = [
+        setting("vcd", "vcd", -3.0),
+        setting("vcd:faithful=true", "vcd", 0.5),
+        setting("vcd:alpha=0.2", "vcd", 2.0, calibrated=True, note="best of 8 settings on 32 calibration images"),
+        setting("pai", "pai", 1.0),
+    ]
+    made = board(VANILLA, *rows)
+    (one,) = group_settings(made, KEY)
+    assert (one.paper, one.published, one.calibrated) == tuple(rows[:3])
+    text = board_markdown(made)
+    wanted = "| `vcd` | -3.0 [-4.0, -2.0] ▼ | +0.5 [-0.5, 1.5] | alpha=0.2: +2.0 [1.0, 3.0] ▲ |"
+    assert f"### {KEY}: settings of each method" in text and wanted in text.splitlines()
+    assert "best of 8 settings on 32 calibration images" in text
+    assert "alpha=0.2: +2.0 [1.0, 3.0] ▲" in leaderboard_html(made)
+    assert "settings of each method" not in board_markdown(board(VANILLA, rows[0]))
+    both = board(*made.rows, setups={KEY: SETUP, "other": SETUP})
+    assert [method for method, _ in both.compare_setups()] == ["pai", "vcd:faithful=true", "vcd"]
+
+
+@pytest.mark.slow
+def test_calibrated_settings_are_found_on_other_images_and_the_page_can_be_left_out(tmp_path: Path) -> None:
+    line = ["leaderboard", "tiny-chair", "--model", "tiny", "--limit", "8", "--method", "vcd", "--calibrate", "300"]
+    assert cli.run([*line, "--no-page", "--output", str(tmp_path)]) == 0
+    assert sorted(path.suffix for path in tmp_path.glob("leaderboard.*")) == [".csv", ".json", ".md"]
+    rows = {row.method: row for row in Board.load(tmp_path / "leaderboard.json").rows}
+    noted = next(row for row in rows.values() if row.note)
+    assert re.match(r"best of 8 settings on 32 calibration images", noted.note)
+    assert noted.name == "vcd" and noted.calibrated == (noted.method != "vcd")
+    splits = [split_task(TaskSpec.of("tiny-chair"))[:2]]
+    with pytest.raises(ValueError, match="a budget of 100 is too small: 8 settings on 32 items of each task need"):
+        Search(splits, ["vcd"], 8, Budget.parse("100"), validate=False)
 
 
 def test_a_failed_method_says_why_and_has_no_place_on_the_curve(tmp_path: Path) -> None:

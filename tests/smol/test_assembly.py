@@ -113,7 +113,7 @@ def test_it_is_a_plain_llava_of_both_parts(parts: Path, trained: Path) -> None:
     wanted = tower(pixels, output_hidden_states=True, interpolate_pos_encoding=True).hidden_states[-2][:, 1:]
     tokens = model.model.multi_modal_projector(wanted)
     assert tokens.shape == (1, 4, WIDTH)
-    torch.testing.assert_close(model.get_image_features(pixels).pooler_output[0], tokens[0])
+    torch.testing.assert_close(model.get_image_features(pixels).pooler_output[0], tokens[0], rtol=1e-5, atol=1e-4)
     assert processor.image_processor.size == {"height": 28, "width": 28}
 
 
@@ -171,7 +171,8 @@ def test_it_answers(parts: Path, trained: Path, tmp_path: Path, monkeypatch: pyt
     answer = vlm.ask(Image.new("RGB", (40, 30), (90, 140, 200)), QUESTION, max_new_tokens=4)
     assert answer.prompt == f"<|im_start|>user\n<image>\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     assert answer.tokens > 0
-    assert vlm.fingerprint == VLM.load("smol", parts=parts).fingerprint
+    elsewhere = shutil.copytree(parts, tmp_path / "elsewhere")
+    assert vlm.fingerprint == VLM.load("smol", parts=elsewhere).fingerprint  # boards of two machines can be merged
 
 
 def test_attention_is_chosen(parts: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -224,6 +225,23 @@ def test_built_questions_depend_on_the_seed_alone() -> None:
     assert build_questions(WORLD, "random") != build_questions(WORLD, "random", seed=1)
 
 
+def test_pairs_are_a_sample_of_the_same_questions() -> None:
+    present: dict[str, set[str]] = {}
+    for setting in SETTINGS:
+        every = {record["question_id"]: record for record in build_questions(WORLD, setting)}
+        kept = build_questions(WORLD, setting, pairs=1)
+        assert all(every[record["question_id"]] == record for record in kept)
+        assert Counter((record["image"], record["label"]) for record in kept) == {
+            (image, label): 1 for image in "1234" for label in ("yes", "no")
+        }
+        for record in kept:
+            if record["label"] == "yes":
+                present.setdefault(record["image"], set()).add(record["text"])
+    assert all(len(texts) == 1 for texts in present.values())  # the same object in every setting
+    with pytest.raises(ValueError, match="pairs = 4: an image has 1 to 3"):
+        build_questions(WORLD, "random", pairs=4)
+
+
 def test_questions_have_the_right_article() -> None:
     assert make_question("apple") == "Is there an apple in the image?"
     assert make_question("dog") == "Is there a dog in the image?"
@@ -249,6 +267,7 @@ def test_built_questions_are_a_task(tmp_path: Path) -> None:
     items = task.items()
     assert len(items) == 72 and len({item.id for item in items}) == 72
     assert task.score(items, [item.truth for item in items]).metrics["accuracy"] == 100
+    assert {item.id for item in load_task("pope-annotated-pairs", tmp_path).items()} < {item.id for item in items}
 
 
 @pytest.mark.parametrize("name", ["pope", "pope-annotated"])

@@ -15,6 +15,7 @@ from airvlm.cli.task_options import SpreadOptions, TaskOptions, current_command,
 __all__ = ["leaderboard"]
 
 NAME = "leaderboard"
+SETTINGS = 8  # of each method, that a calibration begins with
 
 
 def leaderboard(
@@ -49,6 +50,7 @@ def leaderboard(
             help="Also run each control at the strength at which it changes as many answers as what it controls.",
         ),
     ] = True,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Write leaderboard.html, beside the tables.")] = True,
     answers: Annotated[int, typer.Option("--answers", metavar="N", min=0, help="Items on the page, per task.")] = 12,
     name: Annotated[str, typer.Option("--name", help="Who measured it, shown beside the rows.")] = "",
     json: JsonOption = False,
@@ -76,12 +78,12 @@ def leaderboard(
         if len(tasks) < 3:
             raise Failure("give two leaderboards or more: airvlm leaderboard merge mine.json theirs.json")
         board = merge([Board.load(path) for path in tasks[1:]])
-        _write(board, task_options.out or Path("leaderboard"), [], answers, json)
+        _write(board, task_options.out or Path("leaderboard"), [], answers, page=page, json=json)
         return
     measured = _measure(tasks, method or ["all"], calibrate, name, task_options, spread, model, matched=matched)
     if measured is not None:
         board, results, folder = measured
-        _write(board, folder, [results], answers, json)
+        _write(board, folder, [results], answers, page=page, json=json)
 
 
 def _measure(
@@ -114,7 +116,7 @@ def _measure(
     with exit_on_interrupt():
         vlm = load(place.gpu())
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
-        found = {} if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
+        found, notes = ({}, {}) if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
         methods |= found
         results = evaluation.evaluate(
             load,
@@ -129,14 +131,14 @@ def _measure(
         if not place.gathers:
             return None  # the first process writes the board
         costs = measure_costs(vlm, methods, specs, folder)
-    board = Board.of(results, skipped=skipped, calibrated=found, costs=costs, submitted_by=name)
+    board = Board.of(results, skipped=skipped, calibrated=found, notes=notes, costs=costs, submitted_by=name)
     return board, results, folder
 
 
 def _calibrate(
     vlm: Any, tasks: list[str], methods: dict[str, Any], budget: str, folder: Path, how: dict[str, Any]
-) -> dict[str, Any]:
-    """Each method at the best setting that its budget finds, where that is not its default."""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Each method at the best setting that its budget finds, where that is not its default; and what the search saw."""
     import functools
 
     from airvlm.evaluation.calibration import Budget, Search, split_task
@@ -145,35 +147,40 @@ def _calibrate(
     from airvlm.leaderboard.methods import label_setting
 
     splits = [split_task(TaskSpec.of(task, **{**how, "limit": None}))[:2] for task in tasks]
-    found = {}
+    found, notes = dict[str, Any](), dict[str, str]()
     for label, method in methods.items():
         if getattr(method, "faithful", False):  # stands for what was published, with its settings
             continue
         try:
-            search = Search(splits, [method], 8, Budget.parse(budget))
+            search = Search(splits, [method], SETTINGS, Budget.parse(budget), validate=False)
         except ValueError as error:  # nothing to search: a method without options, or a control
             typer.echo(f"{label}: not calibrated: {error}", err=True)
             continue
         run: Any = functools.partial(_search, search)
         best = run_spread(run, vlm, out=folder / "calibration" / label.replace("/", "_"), answers=10**6)
         setting = best.best.candidate.applied
+        seen = f"{best.settings_tried} settings on {best.best.images} calibration images"
         if setting != method:
             found[label_setting(setting)] = setting
-    return found
+            notes[label_setting(setting)] = f"best of {seen}, where it gained {best.best.gain.value:+.1f}"
+        else:
+            notes[label] = f"best of {seen}, too"
+    return found, notes
 
 
 def _search(search: Any, runner: Any) -> Any:
     return search.run(runner)
 
 
-def _write(board: Any, folder: Path, runs: list[Any], answers: int, json: bool) -> None:
+def _write(board: Any, folder: Path, runs: list[Any], answers: int, *, page: bool, json: bool) -> None:
+    from airvlm.leaderboard.markdown import board_markdown
     from airvlm.leaderboard.page import leaderboard_html
     from airvlm.storage.atomic import write_atomically
 
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "html": leaderboard_html(board, runs, answers=answers),
-        "md": board.to_markdown(),
+        **({"html": leaderboard_html(board, runs, answers=answers)} if page else {}),
+        "md": board_markdown(board),
         "csv": board.to_csv(),
         "json": board.to_json(),
     }

@@ -422,6 +422,8 @@ class Search:
         settings: how many to begin with.
         budget: what it may cost.
         max_recall_loss: points of recall that a recommended setting may lose.
+        validate: measure the best on the validation split; else the whole budget goes into the search, for a caller who
+            measures what was found on images of their own.
     """
 
     splits: Sequence[tuple[TaskSpec, TaskSpec]]
@@ -429,6 +431,7 @@ class Search:
     settings: int = 24
     budget: Budget = Budget()
     max_recall_loss: float = 1.0
+    validate: bool = True
 
     def __post_init__(self) -> None:
         list_candidates(self.methods, 1, 32)
@@ -459,7 +462,7 @@ class Search:
             traced: the curve is read from vanilla's run, and costs nothing.
         """
         cost = 0.0
-        for part, settings in ((0, self.settings), (1, SURVIVORS)):
+        for part, settings in ((0, self.settings), (1, SURVIVORS))[: 1 + self.validate]:
             for both in self.splits:
                 trade = find_trade_off(both[0])
                 biases = len(trade.biases) if trade is not None and not traced else 0
@@ -468,10 +471,11 @@ class Search:
 
     def _too_small(self, cost: float, processes: int) -> str:
         given = self.budget.seconds if self.budget.timed else self.budget.answers
+        validated = ", and the best of them on as many others," if self.validate else ""
         return (
-            f"--budget {given:g}{'s' if self.budget.timed else ''} is too small: {self.settings} settings on "
-            f"{SMALLEST} items of each task, and the best of them on as many others, need at least "
-            f"{self.budget.show(cost, processes)}; give that, or fewer --settings"
+            f"a budget of {given:g}{'s' if self.budget.timed else ''} is too small: {self.settings} settings on "
+            f"{SMALLEST} items of each task{validated} need at least {self.budget.show(cost, processes)}"
+            f"{'; give that, or fewer --settings' if self.validate else ''}"
         )
 
 
@@ -482,6 +486,7 @@ class _Run:
         self.search, self.runner, self.store = search, runner, store
         self.processes = runner.shard.count if runner.shard.helps else 1
         self.total = search.budget.total(self.processes)
+        self.share = SEARCH_SHARE if search.validate else 1.0
         self.costs: dict[str, float] = {}  # digest of a record's key -> what it cost
 
     def run(self) -> Calibration:
@@ -493,7 +498,7 @@ class _Run:
         largest = max(len(calibration.items) for calibration, _ in search.splits)
         rounds = 1 + max(0, math.ceil(math.log2(len(settings) / (2 * SURVIVORS))))
         price = self.pay(self.ask("calibration", SMALLEST, settings))
-        first = price.items(SEARCH_SHARE * self.total / rounds, len(settings), most=largest // 2 ** (rounds - 1))
+        first = price.items(self.share * self.total / rounds, len(settings), most=largest // 2 ** (rounds - 1))
         size = min(largest, max(SMALLEST, self.whole_batches(first)))
         running, stages = list(settings), list[Stage]()
         while True:
@@ -503,7 +508,7 @@ class _Run:
                 break
             following = choose_survivors(stages[-1], limit)
             added = len(set(following) - set(running))
-            left = SEARCH_SHARE * self.total - self.spent - size * price.item(added)
+            left = self.share * self.total - self.spent - size * price.item(added)
             more = self.whole_batches(price.items(left, len(following), most=min(size, largest - size)))
             if not following or more < size / 4:  # a few more items tell nothing new
                 break
@@ -514,7 +519,7 @@ class _Run:
         kept = [m.candidate for m in able[:SURVIVORS]]
         stages[-1] = replace(last, measured=tuple(sorted(last.measured, key=lambda m: m.candidate not in kept)))
         validation = None
-        if kept:
+        if kept and search.validate:
             most = price.items(self.total - self.spent, len(kept), most=10**9)
             validation = self.stage("validation", max(SMALLEST, most), kept)
         seconds = time.monotonic() - started

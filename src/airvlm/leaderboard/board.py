@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,16 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airvlm.evaluation.results import VANILLA, Results, TaskResults
 from airvlm.evaluation.store import digest
-from airvlm.leaderboard.costs import BATCH, TOKENS, Cost
+from airvlm.leaderboard.costs import Cost
 from airvlm.methods.names import METHODS
 from airvlm.reporting.tables import rows_to_csv
 
-__all__ = ["COMPARISON", "Beyond", "Board", "BoardError", "Row", "Setup", "merge", "verdict"]
+__all__ = ["Beyond", "Board", "BoardError", "Row", "Setup", "interval_text", "merge", "verdict"]
 
 FORMAT = "airvlm-leaderboard-1"
 LARGEST_FILE = 20_000_000  # bytes of a board that is read
 AGREES = 0.5  # points by which vanilla's figures of two boards may differ: rounding differs between machines
-BEYOND = "beyond its controls"  # a column
 ROUNDING = 1e-6  # points that are no difference
 VERSIONS = ("airvlm", "transformers")
 
@@ -69,6 +68,11 @@ class Beyond(_Strict):
     value: float
     low: float | None = None
     high: float | None = None
+
+    @property
+    def text(self) -> str:
+        """`+2.1 [0.3, 4.0] mean-token(crop-blend:weight=0.1)`."""
+        return f"{interval_text(self.value, self.low, self.high)} {self.control}"
 
 
 class Row(_Strict):
@@ -121,6 +125,7 @@ class Board(_Strict):
         *,
         skipped: dict[str, str] | None = None,
         calibrated: Collection[str] = (),
+        notes: Mapping[str, str] | None = None,
         costs: Mapping[str, Cost] | None = None,
         submitted_by: str = "",
     ) -> Board:
@@ -130,6 +135,7 @@ class Board(_Strict):
             results: of an evaluation; tasks without a trade-off are left out.
             skipped: methods that were not run, and why.
             calibrated: labels of settings that were found on the calibration split.
+            notes: by label, to be said beside the figures.
             costs: by label, as `measure_costs` finds them.
             submitted_by: who measured it, shown beside every row.
         """
@@ -147,7 +153,9 @@ class Board(_Strict):
             labels = dict.fromkeys([*task.methods, *(facts["label"] for facts in matched.values())])
             made = [_row(task, key, setup, label, known.get(label), submitted_by) for label in labels]
             made = [_add_controls(task, row, setup, list(matched.values())) for row in made]
-            rows += [row.model_copy(update={"calibrated": row.method in calibrated}) for row in made]
+            for row in made:
+                note = "; ".join(filter(None, (row.note, (notes or {}).get(row.method))))[:500]
+                rows.append(row.model_copy(update={"calibrated": row.method in calibrated, "note": note}))
         versions = {name: metadata.version(name) for name in VERSIONS}
         return cls(versions=versions, setups=setups, rows=rows, skipped=skipped or {})
 
@@ -168,12 +176,12 @@ class Board(_Strict):
     def compare_setups(self) -> list[tuple[str, dict[str, Row]]]:
         """Each method with its rows by setup: those that are better in most setups, and worse in fewest, first.
 
-        Controls of a strength that was found for one setup are left out: they have no row in another.
+        Settings and strengths that were found for one setup are left out: they have no row in another.
         """
         matched = {(row.setup, one.control) for row in self.rows for one in row.beyond}
         found: dict[str, dict[str, Row]] = {}
         for row in self.rows:
-            if row.name != VANILLA:
+            if row.name != VANILLA and not row.calibrated:
                 found.setdefault(row.method, {})[row.setup] = row
 
         def place(entry: tuple[str, dict[str, Row]]) -> tuple[int, int, str]:
@@ -215,65 +223,10 @@ class Board(_Strict):
         for key, setup in self.setups.items():
             for rank, row in self.rank_rows(key):
                 flat = row.model_dump(exclude={"metrics", "setup", "beyond"})
-                beyond = {"beyond": beyond_text(row)}
+                beyond = {"beyond": "; ".join(one.text for one in row.beyond)}
                 lines.append({"rank": rank, **setup.model_dump(), **flat, **beyond, **row.metrics})
         columns = list(dict.fromkeys(name for line in lines for name in line))
         return rows_to_csv([{name: line.get(name) for name in columns} for line in lines])
-
-    def to_markdown(self) -> str:
-        """A table per setup, and before them, if there are several, one with each method's gain in all of them."""
-        parts = self._comparison() if len(self.setups) > 1 else []
-        for key, setup in self.setups.items():
-            others, controlled = _shown_metrics(self, key, setup), self.is_controlled(key)
-            head = ["", "method", "where it acts", f"gain at equal {setup.held_equal}", "explained"]
-            head += [*([BEYOND] if controlled else []), setup.metric, *others]
-            head += ["tokens", "acted", "changed", "cost", "note"]
-            parts += [
-                f"## {key}",
-                "",
-                describe(setup, controlled=controlled),
-                "",
-                _line(head),
-                _line(["---"] * len(head)),
-            ]
-            for rank, row in self.rank_rows(key):
-                cells = [
-                    "" if rank is None else str(rank),
-                    f"`{row.method}`"
-                    + (" (calibrated)" if row.calibrated else "")
-                    + (f" ({row.submitted_by})" if row.submitted_by else ""),
-                    row.site,
-                    gain_text(row),
-                    explained_text(row),
-                    *([beyond_text(row)] if controlled else []),
-                    figure_text(row),
-                    *(_number(row.metrics.get(name)) for name in others),
-                    _number(row.tokens),
-                    _percent(row.acted),
-                    _percent(row.changed),
-                    "" if row.cost is None else f"{row.cost:.2f}",
-                    note_text(row),
-                ]
-                parts.append(_line(cells))
-            parts.append("")
-        if self.skipped:
-            parts += ["Not run:", "", *(f"* `{name}`: {why}" for name, why in self.skipped.items()), ""]
-        return "\n".join(parts)
-
-    def _comparison(self) -> list[str]:
-        """Lines of a table: a method per line, a setup per column."""
-        head = ["method", *(f"{key} (n = {setup.images})" for key, setup in self.setups.items())]
-        lines = ["## All models and tasks", "", COMPARISON, "", _line(head), _line(["---"] * len(head))]
-        for method, rows in self.compare_setups():
-            cells = [_verdict_text(rows[key]) if key in rows else "" for key in self.setups]
-            lines.append(_line([f"`{method}`", *cells]))
-        return [*lines, ""]
-
-
-COMPARISON = (
-    "Gain at equal recall or yes-ratio, in points. ▲ better and ▼ worse than the bias, by the whole 95 % interval; "
-    "n is the number of images; an empty cell was not measured."
-)
 
 
 def verdict(row: Row) -> str:
@@ -281,29 +234,6 @@ def verdict(row: Row) -> str:
     if row.gain_low is None or row.gain_high is None:
         return "unclear"
     return "better" if row.gain_low > ROUNDING else "worse" if row.gain_high < -ROUNDING else "unclear"
-
-
-def _verdict_text(row: Row) -> str:
-    if row.gain is None:
-        return row.note or "?"
-    return f"{row.gain:+.1f}" + {"better": " ▲", "worse": " ▼", "unclear": ""}[verdict(row)]
-
-
-def describe(setup: Setup, *, controlled: bool) -> str:
-    """What a setup is, and what its columns say."""
-    beyond = (
-        "Beyond its controls: the gain minus that of a control that changes as many answers, of a strength found on "
-        "the calibration split. "
-    )
-    return (
-        f"{setup.items} items on {setup.images} images ({setup.split} split, {setup.variant}), greedy. Gain: the "
-        f"difference in {setup.metric} to a bias at equal {setup.held_equal}, in points with a 95 % interval; positive "
-        f"is better. Explained: the rest of the difference in {setup.metric} to vanilla, which the bias alone gives at "
-        f"that place. {beyond if controlled else ''}Methods whose intervals overlap share a rank. Each interval is for "
-        "itself: of 40 methods without any effect, about two would seem to have one. Cost: time over vanilla's in the "
-        f"same run, with a new image for every answer, in batches of {BATCH}: of {TOKENS} tokens for descriptions, of "
-        "the first token for yes or no."
-    )
 
 
 def merge(boards: Sequence[Board]) -> Board:
@@ -468,57 +398,6 @@ def _beats(a: Row, b: Row) -> bool:
     return one is not None and other is not None and one[0] > other[1] + ROUNDING
 
 
-# -- text
-
-
-def gain_text(row: Row) -> str:
-    """`+4.7 [2.9, 6.4]`."""
-    if row.gain is None:
-        return "?"
-    low = None if row.name == VANILLA else row.gain_low
-    return _with_interval(row.gain, low, row.gain_high)
-
-
-def _with_interval(value: float, low: float | None, high: float | None) -> str:
+def interval_text(value: float, low: float | None, high: float | None) -> str:
+    """`+4.7 [2.9, 6.4]`, or `+4.7` without an interval."""
     return f"{value:+.1f}" + ("" if low is None else f" [{low:.1f}, {high:.1f}]")
-
-
-def note_text(row: Row) -> str:
-    """What a reader must know beside the gain: that it lies beyond the control's curve, or why there is none."""
-    return "; ".join(part for part in ("beyond the curve" if row.on_curve is False else "", row.note) if part)
-
-
-def explained_text(row: Row) -> str:
-    """`+1.3`: what a bias alone gives; empty for vanilla."""
-    return "" if row.explained is None else f"{row.explained:+.1f}"
-
-
-def beyond_text(row: Row) -> str:
-    """`+2.1 [0.3, 4.0] mean-token(crop-blend:alpha=0.1)`, per control; empty for methods without one."""
-    return "; ".join(f"{_with_interval(one.value, one.low, one.high)} {one.control}" for one in row.beyond)
-
-
-def figure_text(row: Row) -> str:
-    """`23.0 [21.1, 25.0]`."""
-    if row.value is None:
-        return ""
-    return f"{row.value:.1f}" + ("" if row.low is None else f" [{row.low:.1f}, {row.high:.1f}]")
-
-
-def _shown_metrics(board: Board, key: str, setup: Setup) -> list[str]:
-    """The other metrics of a setup: what is held equal first, three at most."""
-    known = dict.fromkeys(name for row in board.rows if row.setup == key for name in row.metrics)
-    others = [name for name in known if name not in (setup.metric, setup.held_equal)]
-    return [*([setup.held_equal] if setup.held_equal else []), *others][:3]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.0f} %"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

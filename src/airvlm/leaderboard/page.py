@@ -10,18 +10,10 @@ from dataclasses import replace
 from xml.sax.saxutils import escape
 
 from airvlm.evaluation.results import VANILLA, Results
-from airvlm.leaderboard.board import (
-    COMPARISON,
-    Board,
-    Row,
-    beyond_text,
-    describe,
-    explained_text,
-    figure_text,
-    gain_text,
-    note_text,
-    verdict,
-)
+from airvlm.leaderboard.board import Board, Row, verdict
+from airvlm.leaderboard.cells import beyond_text, explained_text, figure_text, gain_text, note_text
+from airvlm.leaderboard.markdown import COMPARISON, describe
+from airvlm.leaderboard.settings import COLUMNS, group_settings, setting_texts
 from airvlm.methods.controls import Wrapper
 from airvlm.methods.names import METHODS
 from airvlm.reporting.answers import AnswerCard, answer_cards
@@ -75,7 +67,10 @@ def leaderboard_html(board: Board, runs: Sequence[Results] = (), *, answers: int
         boards=boards,
         comparison=_compare(board) if len(board.setups) > 1 else [],
         about_comparison=COMPARISON,
-        methods=[(row, _facts(row)) for row in sorted(methods.values(), key=lambda row: (row.site, row.name))],
+        methods=[
+            (row, _facts(row) | _settings(board, row.name))
+            for row in sorted(methods.values(), key=lambda row: (row.site, row.name))
+        ],
         cards=[card for run in runs for card in _cards(run, answers)],
     )
 
@@ -101,6 +96,17 @@ def _facts(row: Row) -> dict[str, str]:
         facts["decoding"] = ", ".join(kind.decoding)
         facts["runs in"] = ", ".join(kind.engines)
     return facts
+
+
+def _settings(board: Board, method: str) -> dict[str, str]:
+    """What a method gained in each setup with the settings that it ran with."""
+    found = {}
+    for key in board.setups:
+        for one in group_settings(board, key):
+            if one.method == method:
+                texts = zip(COLUMNS, setting_texts(one), strict=True)
+                found[f"gain, {key}"] = "; ".join(f"{column}: {text}" for column, text in texts if text)
+    return found
 
 
 def _cells(row: Row, metrics: Sequence[str], *, controlled: bool) -> list[tuple[str, float | None]]:

@@ -277,9 +277,7 @@ def fingerprint(model: nn.Module) -> str:
     digest = hashlib.sha256()
     config = getattr(model, "config", None)
     if config is not None:
-        # where it was loaded from, and by which version, does not change what it computes
-        facts = {k: v for k, v in config.to_dict().items() if k not in {"_name_or_path", "transformers_version"}}
-        digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+        digest.update(json.dumps(_without_source(config.to_dict()), sort_keys=True, default=str).encode())
     tensors = dict(model.state_dict())
     everything = sum(t.numel() * t.element_size() for t in tensors.values()) <= HASH_ALL_BELOW
     for name, tensor in sorted(tensors.items()):
@@ -291,6 +289,18 @@ def fingerprint(model: nn.Module) -> str:
             flat = flat[:: flat.numel() // SAMPLE]
         digest.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _without_source(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what does not change what is computed: where it was loaded from, and by which version."""
+
+    def without_path(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        return {name: "" if name == "_name_or_path" else without_path(value) for name, value in part.items()}
+
+    own = {"_name_or_path", "transformers_version"}
+    return {name: without_path(value) for name, value in config.items() if name not in own}
 
 
 def avoid_packing_on_cpu(model: nn.Module) -> None:

@@ -79,6 +79,11 @@ _OWN: dict[str, TaskEntry] = {
     "pope-annotated": TaskEntry(
         "pope:Pope", "POPE with questions built from your own annotated images", {"dataset": "annotated"}
     ),
+    "pope-annotated-pairs": TaskEntry(
+        "pope:Pope",
+        "the same with 2 of the 6 questions of each image and setting: more images in the same time",
+        {"dataset": "annotated", "pairs": 1},
+    ),
     "repope": TaskEntry("repope:RePope", "RePOPE: POPE on COCO with corrected labels"),
     **{
         f"repope-{setting}": TaskEntry("repope:RePope", f"RePOPE, {setting} questions", {"setting": setting})

@@ -57,6 +57,7 @@ class Pope(Task):
     prompt_style: str = "plain"  # a key of PROMPTS
     seed: int = 0  # annotated: of the images and the random objects
     count: int = IMAGES  # annotated: number of images
+    pairs: int = PER_IMAGE  # annotated: questions that are kept of each answer, per image and setting
     objects: Path | None = None  # annotated: a label file, see files/coco.py
 
     name: ClassVar[str] = "pope"
@@ -81,7 +82,8 @@ class Pope(Task):
         found: list[Item] = []
         for (dataset, setting), part_limit in zip(parts, split_limit(limit, len(parts)), strict=True):
             if self.is_built:
-                rows = make_rows(build_questions(known, setting, seed=self.seed), folder, "question")
+                built = build_questions(known, setting, seed=self.seed, pairs=self.pairs)
+                rows = make_rows(built, folder, "question")
             else:
                 rows = read_records(self.find_questions(folder, dataset, setting))
             items = _make_items(rows, setting, f"{dataset}-{setting}-")[:part_limit]
@@ -186,7 +188,12 @@ def make_question(name: str) -> str:
 
 
 def build_questions(
-    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_image: int = PER_IMAGE, seed: int = 0
+    objects: Mapping[str, Sequence[str]],
+    setting: Setting,
+    *,
+    per_image: int = PER_IMAGE,
+    pairs: int | None = None,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Build POPE's questions from images with known objects.
 
@@ -198,7 +205,9 @@ def build_questions(
         setting: how absent objects are chosen: random ones, the most frequent ones (popular), or those that occur most
             often together with the objects of the image (adversarial).
         per_image: questions per image and answer.
-        seed: of the random objects.
+        pairs: so many of them are kept, drawn for each image, the same objects that are there in every setting. They
+            keep their ids. Default: all.
+        seed: of the random objects, and of the pairs.
 
     Returns:
         Records with the fields of the official files.
@@ -209,7 +218,10 @@ def build_questions(
         for name in set(names):
             together[name].update(set(names) - {name})
     rank = {name: (-count, name) for name, count in frequency.items()}
+    if pairs is not None and not 1 <= pairs <= per_image:
+        raise ValueError(f"pairs = {pairs}: an image has 1 to {per_image} questions of each answer")
     records: list[dict[str, Any]] = []
+    number = 0
     for image, names in objects.items():
         present = list(dict.fromkeys(names))
         absent = sorted(set(frequency) - set(present), key=rank.__getitem__)
@@ -226,10 +238,13 @@ def build_questions(
                 wrong.append(min(left, key=lambda other: (-together[name][other], rank[other])))
         else:
             raise ValueError(f"unknown setting {setting!r}. Known: {', '.join(SETTINGS)}")
-        for right, missing in zip(present, wrong, strict=False):
+        kept = random.Random(f"{seed}:pairs:{image}").sample(range(per_image), pairs or per_image)
+        for place, (right, missing) in enumerate(zip(present, wrong, strict=False)):
             for name, label in ((right, "yes"), (missing, "no")):
-                question = {"question_id": len(records) + 1, "image": image, "text": make_question(name)}
-                records.append({**question, "label": label})
+                number += 1
+                question = {"question_id": number, "image": image, "text": make_question(name)}
+                if place in kept:
+                    records.append({**question, "label": label})
     return records
 
 
