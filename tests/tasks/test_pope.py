@@ -17,6 +17,7 @@ from airvlm.tasks.pope import (
     Pope,
     Setting,
     build_questions,
+    keep_one_pair,
     make_question,
     read_annotated_objects,
     split_limit,
@@ -225,21 +226,21 @@ def test_built_questions_depend_on_the_seed_alone() -> None:
     assert build_questions(WORLD, "random") != build_questions(WORLD, "random", seed=1)
 
 
-def test_pairs_are_a_sample_of_the_same_questions() -> None:
-    present: dict[str, set[str]] = {}
+def test_one_pair_is_a_sample_of_the_same_questions() -> None:
+    world = {f"{n}.jpg": WORLD[key] for n in range(30) for key in "1234" if n % 4 == int(key) - 1}
+    kept: dict[str, list[str]] = {}
     for setting in SETTINGS:
-        every = {record["question_id"]: record for record in build_questions(WORLD, setting)}
-        kept = build_questions(WORLD, setting, pairs=1)
-        assert all(every[record["question_id"]] == record for record in kept)
-        assert Counter((record["image"], record["label"]) for record in kept) == {
-            (image, label): 1 for image in "1234" for label in ("yes", "no")
-        }
-        for record in kept:
-            if record["label"] == "yes":
-                present.setdefault(record["image"], set()).add(record["text"])
-    assert all(len(texts) == 1 for texts in present.values())  # the same object in every setting
-    with pytest.raises(ValueError, match="pairs = 4: an image has 1 to 3"):
-        build_questions(WORLD, "random", pairs=4)
+        every = build_questions(world, setting)
+        for record in keep_one_pair(every, setting):
+            assert record in every
+            kept.setdefault(record["image"], []).append(f"{record['label']} {setting}")
+    assert kept.keys() == world.keys()  # each image once, in one setting
+    drawn = {tuple(own) for own in kept.values()}
+    assert drawn == {(f"yes {setting}", f"no {setting}") for setting in SETTINGS}
+    first = build_questions(world, "random")
+    places = {record["question_id"] % 6 for record in keep_one_pair(first, "random", ["random"])}
+    assert places == set(range(6))  # any of an image's objects
+    assert keep_one_pair(first, "random") != keep_one_pair(first, "random", seed=1)
 
 
 def test_questions_have_the_right_article() -> None:
@@ -267,7 +268,9 @@ def test_built_questions_are_a_task(tmp_path: Path) -> None:
     items = task.items()
     assert len(items) == 72 and len({item.id for item in items}) == 72
     assert task.score(items, [item.truth for item in items]).metrics["accuracy"] == 100
-    assert {item.id for item in load_task("pope-annotated-pairs", tmp_path).items()} < {item.id for item in items}
+    pairs = load_task("pope-annotated-pairs", tmp_path).items()
+    assert {item.id for item in pairs} < {item.id for item in items}
+    assert Counter(item.group for item in pairs) == {f"{key}.jpg": 2 for key in "1234"}
 
 
 @pytest.mark.parametrize("name", ["pope", "pope-annotated"])

@@ -81,8 +81,8 @@ _OWN: dict[str, TaskEntry] = {
     ),
     "pope-annotated-pairs": TaskEntry(
         "pope:Pope",
-        "the same with 2 of the 6 questions of each image and setting: more images in the same time",
-        {"dataset": "annotated", "pairs": 1},
+        "the same with 2 of the 18 questions about each image: more images in the same time",
+        {"dataset": "annotated", "one_pair": True},
     ),
     "repope": TaskEntry("repope:RePope", "RePOPE: POPE on COCO with corrected labels"),
     **{

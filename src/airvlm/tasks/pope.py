@@ -30,7 +30,16 @@ from airvlm.tasks.files.coco import Instances, find_annotation_files, find_image
 from airvlm.tasks.files.reading import Row, find_file, make_rows, read_records
 from airvlm.tasks.words.yesno import PARSERS, YesNo, parse_yes_no, score_yes_no
 
-__all__ = ["PROMPTS", "SETTINGS", "Pope", "Setting", "build_questions", "read_annotated_objects", "split_limit"]
+__all__ = [
+    "PROMPTS",
+    "SETTINGS",
+    "Pope",
+    "Setting",
+    "build_questions",
+    "keep_one_pair",
+    "read_annotated_objects",
+    "split_limit",
+]
 
 Setting = Literal["random", "popular", "adversarial", "all"]
 SETTINGS: tuple[Setting, ...] = ("random", "popular", "adversarial")
@@ -57,7 +66,7 @@ class Pope(Task):
     prompt_style: str = "plain"  # a key of PROMPTS
     seed: int = 0  # annotated: of the images and the random objects
     count: int = IMAGES  # annotated: number of images
-    pairs: int = PER_IMAGE  # annotated: questions that are kept of each answer, per image and setting
+    one_pair: bool = False  # annotated: one question of each answer per image, see keep_one_pair
     objects: Path | None = None  # annotated: a label file, see files/coco.py
 
     name: ClassVar[str] = "pope"
@@ -82,8 +91,10 @@ class Pope(Task):
         found: list[Item] = []
         for (dataset, setting), part_limit in zip(parts, split_limit(limit, len(parts)), strict=True):
             if self.is_built:
-                built = build_questions(known, setting, seed=self.seed, pairs=self.pairs)
-                rows = make_rows(built, folder, "question")
+                records = build_questions(known, setting, seed=self.seed)
+                if self.one_pair:
+                    records = keep_one_pair(records, setting, settings, seed=self.seed)
+                rows = make_rows(records, folder, "question")
             else:
                 rows = read_records(self.find_questions(folder, dataset, setting))
             items = _make_items(rows, setting, f"{dataset}-{setting}-")[:part_limit]
@@ -188,12 +199,7 @@ def make_question(name: str) -> str:
 
 
 def build_questions(
-    objects: Mapping[str, Sequence[str]],
-    setting: Setting,
-    *,
-    per_image: int = PER_IMAGE,
-    pairs: int | None = None,
-    seed: int = 0,
+    objects: Mapping[str, Sequence[str]], setting: Setting, *, per_image: int = PER_IMAGE, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Build POPE's questions from images with known objects.
 
@@ -205,9 +211,7 @@ def build_questions(
         setting: how absent objects are chosen: random ones, the most frequent ones (popular), or those that occur most
             often together with the objects of the image (adversarial).
         per_image: questions per image and answer.
-        pairs: so many of them are kept, drawn for each image, the same objects that are there in every setting. They
-            keep their ids. Default: all.
-        seed: of the random objects, and of the pairs.
+        seed: of the random objects.
 
     Returns:
         Records with the fields of the official files.
@@ -218,10 +222,7 @@ def build_questions(
         for name in set(names):
             together[name].update(set(names) - {name})
     rank = {name: (-count, name) for name, count in frequency.items()}
-    if pairs is not None and not 1 <= pairs <= per_image:
-        raise ValueError(f"pairs = {pairs}: an image has 1 to {per_image} questions of each answer")
     records: list[dict[str, Any]] = []
-    number = 0
     for image, names in objects.items():
         present = list(dict.fromkeys(names))
         absent = sorted(set(frequency) - set(present), key=rank.__getitem__)
@@ -238,14 +239,35 @@ def build_questions(
                 wrong.append(min(left, key=lambda other: (-together[name][other], rank[other])))
         else:
             raise ValueError(f"unknown setting {setting!r}. Known: {', '.join(SETTINGS)}")
-        kept = random.Random(f"{seed}:pairs:{image}").sample(range(per_image), pairs or per_image)
-        for place, (right, missing) in enumerate(zip(present, wrong, strict=False)):
+        for right, missing in zip(present, wrong, strict=False):
             for name, label in ((right, "yes"), (missing, "no")):
-                number += 1
-                question = {"question_id": number, "image": image, "text": make_question(name)}
-                if place in kept:
-                    records.append({**question, "label": label})
+                question = {"question_id": len(records) + 1, "image": image, "text": make_question(name)}
+                records.append({**question, "label": label})
     return records
+
+
+def keep_one_pair(
+    records: Iterable[dict[str, Any]], setting: Setting, settings: Sequence[Setting] = SETTINGS, *, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Of each image one question of each answer, in one of the settings: what `build_questions` made, thinned out.
+
+    Questions about one image are alike, so more images with fewer questions tell more in the same time.
+
+    Args:
+        records: questions of one setting.
+        setting: theirs.
+        settings: one of these is drawn for each image.
+        seed: of the draw.
+    """
+    images: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        images[record["image"]].append(record)
+    kept: list[dict[str, Any]] = []
+    for image, own in images.items():
+        draw = random.Random(f"{seed}:pair:{image}")
+        chosen, place = draw.choice(settings), 2 * draw.randrange(len(own) // 2)
+        kept += own[place : place + 2] if chosen == setting else []
+    return kept
 
 
 # -- files of answers
