@@ -15,7 +15,6 @@ from airvlm.cli.task_options import SpreadOptions, TaskOptions, current_command,
 __all__ = ["leaderboard"]
 
 NAME = "leaderboard"
-SETTINGS = 8  # of each method, that a calibration begins with
 
 
 def leaderboard(
@@ -43,6 +42,10 @@ def leaderboard(
             "method: answers (2000) or time (5m).",
         ),
     ] = None,
+    settings: Annotated[
+        int,
+        typer.Option("--settings", metavar="N", min=2, help="Settings of each method that --calibrate begins with."),
+    ] = 8,
     matched: Annotated[
         bool,
         typer.Option(
@@ -80,7 +83,8 @@ def leaderboard(
         board = merge([Board.load(path) for path in tasks[1:]])
         _write(board, task_options.out or Path("leaderboard"), [], answers, page=page, json=json)
         return
-    measured = _measure(tasks, method or ["all"], calibrate, name, task_options, spread, model, matched=matched)
+    search = None if calibrate is None else (calibrate, settings)
+    measured = _measure(tasks, method or ["all"], search, name, task_options, spread, model, matched=matched)
     if measured is not None:
         board, results, folder = measured
         _write(board, folder, [results], answers, page=page, json=json)
@@ -89,7 +93,7 @@ def leaderboard(
 def _measure(
     tasks: list[str],
     names: list[str],
-    budget: str | None,
+    search: tuple[str, int] | None,
     name: str,
     options: TaskOptions,
     spread: SpreadOptions,
@@ -116,7 +120,7 @@ def _measure(
     with exit_on_interrupt():
         vlm = load(place.gpu())
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
-        found, notes = ({}, {}) if budget is None else _calibrate(vlm, tasks, methods, budget, folder, how)
+        found, notes = ({}, {}) if search is None else _calibrate(vlm, tasks, methods, *search, folder, how)
         methods |= found
         results = evaluation.evaluate(
             load,
@@ -136,12 +140,12 @@ def _measure(
 
 
 def _calibrate(
-    vlm: Any, tasks: list[str], methods: dict[str, Any], budget: str, folder: Path, how: dict[str, Any]
+    vlm: Any, tasks: list[str], methods: dict[str, Any], budget: str, settings: int, folder: Path, how: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Each method at the best setting that its budget finds, where that is not its default; and what the search saw."""
     import functools
 
-    from airvlm.evaluation.calibration import Budget, Search, split_task
+    from airvlm.evaluation.calibration import Budget, Search, list_candidates, split_task
     from airvlm.evaluation.plan import TaskSpec
     from airvlm.evaluation.spread import run_spread
     from airvlm.leaderboard.methods import label_setting
@@ -149,15 +153,12 @@ def _calibrate(
     splits = [split_task(TaskSpec.of(task, **{**how, "limit": None}))[:2] for task in tasks]
     found, notes = dict[str, Any](), dict[str, str]()
     for label, method in methods.items():
-        if getattr(method, "faithful", False):  # stands for what was published, with its settings
+        # published code stands as it is; a control, or a method without options, has no other setting
+        if getattr(method, "faithful", False) or len(list_candidates([method], 2, len(vlm.parts.layers))) == 1:
             continue
-        try:
-            search = Search(splits, [method], SETTINGS, Budget.parse(budget), validate=False)
-        except ValueError as error:  # nothing to search: a method without options, or a control
-            typer.echo(f"{label}: not calibrated: {error}", err=True)
-            continue
+        search = Search(splits, [method], settings, Budget.parse(budget), validate=False)
         run: Any = functools.partial(_search, search)
-        best = run_spread(run, vlm, out=folder / "calibration" / label.replace("/", "_"), answers=10**6)
+        best = run_spread(run, vlm, out=folder / "calibration", answers=10**6)
         setting = best.best.candidate.applied
         seen = f"{best.settings_tried} settings on {best.best.images} calibration images"
         if setting != method:
