@@ -281,6 +281,9 @@ def test_settings_of_a_method_stand_side_by_side() -> None:
     assert "best of 8 settings on 32 calibration images" in text
     assert "alpha=0.2: +2.0 [1.0, 3.0] ▲" in leaderboard_html(made)
     assert "settings of each method" not in board_markdown(board(VANILLA, rows[0]))
+    helped = setting("pai:alpha=0.3+eos-bias:bias=-1", "composition", 2.0, calibrated=True)
+    both_settings = {one.method: one.calibrated for one in group_settings(board(VANILLA, *rows, helped), KEY)}
+    assert both_settings == {"vcd": rows[2], "pai": helped}
     both = board(*made.rows, setups={KEY: SETUP, "other": SETUP})
     assert [method for method, _ in both.compare_setups()] == ["pai", "vcd:faithful=true", "vcd"]
 

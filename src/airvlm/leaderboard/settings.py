@@ -29,7 +29,8 @@ class MethodSettings:
 def group_settings(board: Board, setup: str) -> list[MethodSettings]:
     """Methods of a setup that ran with more than one setting, in the order of their ranks."""
     rows = {row.method: row for _, row in board.rank_rows(setup)}
-    calibrated = {row.name: row for row in rows.values() if row.calibrated}
+    # what was found may stand beside a bias that restores recall
+    calibrated = {row.method.partition("+")[0].partition(":")[0]: row for row in rows.values() if row.calibrated}
     found = [
         MethodSettings(name, rows.get(name), rows.get(f"{name}:faithful=true"), calibrated.get(name))
         for name in dict.fromkeys(row.name for row in rows.values())
