@@ -282,6 +282,7 @@ def test_settings_of_a_method_stand_side_by_side() -> None:
     assert "alpha=0.2: +2.0 [1.0, 3.0] ▲" in leaderboard_html(made)
     assert "settings of each method" not in board_markdown(board(VANILLA, rows[0]))
     helped = setting("pai:alpha=0.3+eos-bias:bias=-1", "composition", 2.0, calibrated=True)
+    assert "| alpha=0.3+eos-bias:bias=-1: +2.0 [1.0, 3.0] ▲ |" in board_markdown(board(VANILLA, *rows, helped))
     both_settings = {one.method: one.calibrated for one in group_settings(board(VANILLA, *rows, helped), KEY)}
     assert both_settings == {"vcd": rows[2], "pai": helped}
     both = board(*made.rows, setups={KEY: SETUP, "other": SETUP})

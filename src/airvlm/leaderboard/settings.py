@@ -40,11 +40,12 @@ def group_settings(board: Board, setup: str) -> list[MethodSettings]:
 
 def setting_texts(one: MethodSettings) -> tuple[str, str, str]:
     """What each setting gained, in the order of COLUMNS."""
-    return _text(one.paper), _text(one.published), _text(one.calibrated, named=True)
+    found = one.calibrated
+    setting = "" if found is None else f"{found.method.removeprefix(one.method).removeprefix(':')}: "
+    return _text(one.paper), _text(one.published), setting + _text(found)
 
 
-def _text(row: Row | None, *, named: bool = False) -> str:
+def _text(row: Row | None) -> str:
     if row is None:
         return ""
-    setting = f"{row.method.partition(':')[2] or row.method}: " if named else ""
-    return setting + (gain_text(row) + verdict_text(row) if row.gain is not None else row.note or "?")
+    return gain_text(row) + verdict_text(row) if row.gain is not None else row.note or "?"
