@@ -118,6 +118,21 @@ def test_the_setting_that_helps_is_found_and_measured_on_the_validation_split(tm
     assert found.result.recall_change is not None and change["value"] == round(found.result.recall_change.value, 4)
 
 
+def test_a_setting_that_names_nothing_is_never_the_best(tmp_path: Path) -> None:
+    settings = _settings(4)
+    silent = settings[0].label
+
+    class Silent(Speaker):
+        def text(self, label: str, item: Any) -> str:
+            return "Nothing." if label == silent else super().text(label, item)
+
+    wrong = {setting.label: 0.9 for setting in settings[1:]}  # worse than saying less
+    found = _run(tmp_path, Silent(wrong), 4, validate=False)
+    assert all(m.gain.value < 0 for m in found.stages[-1].measured if m.candidate.label != silent)
+    assert math.isnan(next(m for m in found.stages[-1].measured if m.candidate.label == silent).gain.value)
+    assert found.best.candidate.label != silent
+
+
 def test_without_validation_the_whole_budget_goes_into_the_search(tmp_path: Path) -> None:
     budget = Budget(answers=1400)
     found = _run(tmp_path / "1", Speaker(), 12, budget=budget, validate=False)

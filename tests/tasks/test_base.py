@@ -79,8 +79,8 @@ CAPS = {
     8: "tiny-pope tiny-pope-random tiny-pope-popular tiny-pope-adversarial tiny-existence tiny-count tiny-position "
     "tiny-color",
     16: "pope pope-coco-random pope-coco-popular pope-coco-adversarial pope-aokvqa-random pope-aokvqa-popular "
-    "pope-aokvqa-adversarial pope-gqa-random pope-gqa-popular pope-gqa-adversarial pope-annotated repope repope-random "
-    "repope-popular repope-adversarial dash-b amber-yesno mme vstar reefknot reefknot-choice",
+    "pope-aokvqa-adversarial pope-gqa-random pope-gqa-popular pope-gqa-adversarial pope-annotated pope-annotated-pairs "
+    "repope repope-random repope-popular repope-adversarial dash-b amber-yesno mme vstar reefknot reefknot-choice",
     32: "mmbench hr-bench hr-bench-8k reefknot-vqa",
     64: "chair bleu tiny-chair",
     128: "hallusionbench haloquest",

@@ -165,7 +165,7 @@ def _calibrate(
             found[label_setting(setting)] = setting
             notes[label_setting(setting)] = f"best of {seen}, where it gained {best.best.gain.value:+.1f}"
         else:
-            notes[label] = f"best of {seen}, too"
+            notes[label] = f"no better one among {seen}"
     return found, notes
 
 

@@ -605,6 +605,8 @@ def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
         figures[name] = dict(task.scores(label).metrics)
         if trade.x != "yes_ratio":
             recall = task.difference(label, trade.x)
+            if figures[name][trade.x] == 0:  # who names nothing is as good as a bias that silences the model: no gain
+                gains[-1], draws[-1] = math.nan, np.full_like(draws[-1], math.nan)
         answers += len(task.items)
         images = max(images, task.sample(label).images)
         changed += task.count_changed(label)
