@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -17,7 +18,14 @@ from fakes import FakeCaptions, FakeMethod, FakeVLM
 
 import airvlm
 from airvlm.evaluation import spread
-from airvlm.evaluation.evaluate import evaluate, label_methods, missing_biases
+from airvlm.evaluation.evaluate import (
+    LARGEST_BIAS,
+    ROUNDS,
+    evaluate,
+    find_trade_off,
+    label_methods,
+    missing_biases,
+)
 from airvlm.evaluation.plan import ModelInfo, TaskSpec, plan_batches
 from airvlm.evaluation.resources import Resources
 from airvlm.evaluation.results import VANILLA, Results
@@ -238,6 +246,16 @@ def test_a_curve_whose_weakest_bias_changed_nothing_is_extended_all_the_same():
         sample=lambda label: SimpleNamespace(value=lambda metric: recalls[label]),
     )
     assert missing_biases(task) == [-1.5]
+
+
+@pytest.mark.parametrize("task", ["tiny-chair", "tiny-pope"])
+def test_one_run_extends_a_curve_as_far_as_a_second_one_would(task: str) -> None:
+    trade = find_trade_off(TaskSpec.of(task, limit=1))
+    assert trade is not None
+    for end in (min(trade.biases), max(trade.biases)):
+        steps = math.floor(math.log(LARGEST_BIAS / abs(end), 1.5))
+        assert steps > 1
+        assert steps < ROUNDS  # and one round that finds nothing missing
 
 
 def test_a_curve_that_was_drawn_on_fewer_items_is_finished_on_more(tmp_path):

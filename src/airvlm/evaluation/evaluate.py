@@ -34,7 +34,7 @@ from airvlm.tasks.base import Task
 __all__ = ["Evaluation", "curve_methods", "evaluate", "find_trade_off", "label_methods"]
 
 LARGEST_BIAS = 16.0  # beyond this the control says nothing at all
-ROUNDS = 4  # in which the curve is completed and extended to methods beyond its end
+ROUNDS = 10  # in which the curve is completed and extended: enough to reach LARGEST_BIAS from 0.5
 PAPER_DEPTH = 32  # layers of the paper's decoder, to check a sweep before a model is loaded
 
 
