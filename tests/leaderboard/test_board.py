@@ -9,7 +9,6 @@ import pytest
 
 from airvlm import VLM, cli
 from airvlm.evaluation import evaluate
-from airvlm.evaluation.calibration import Budget, Search, split_task
 from airvlm.evaluation.plan import TaskSpec
 from airvlm.leaderboard.board import Beyond, Board, BoardError, Row, Setup, merge, verdict
 from airvlm.leaderboard.markdown import board_markdown
@@ -298,9 +297,26 @@ def test_calibrated_settings_are_found_on_other_images_and_the_page_can_be_left_
     noted = next(row for row in rows.values() if row.note)
     assert re.match(r"best of 8 settings on 32 calibration images", noted.note)
     assert noted.name == "vcd" and noted.calibrated == (noted.method != "vcd")
-    splits = [split_task(TaskSpec.of("tiny-chair"))[:2]]
-    with pytest.raises(ValueError, match="a budget of 100 is too small: 8 settings on 32 items of each task need"):
-        Search(splits, ["vcd"], 8, Budget.parse("100"), validate=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (
+            ["tiny-chair", "--calibrate", "100"],
+            "a budget of 100 is too small: 8 settings on 32 items of each task need",
+        ),
+        (["tiny-chair", "--calibrate", "soon"], "a budget of 'soon': give a number of answers"),
+        (["tiny-chair", "--calibrate", "500", "--settings", "1"], "--settings"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_before_a_model_is_loaded(
+    wanted: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.run(["leaderboard", *wanted, "--model", str(tmp_path / "no such folder"), "--output", str(tmp_path)]) == 2
+    )
+    assert says in capsys.readouterr().err
 
 
 def test_a_failed_method_says_why_and_has_no_place_on_the_curve(tmp_path: Path) -> None:

@@ -83,17 +83,28 @@ def leaderboard(
         board = merge([Board.load(path) for path in tasks[1:]])
         _write(board, task_options.out or Path("leaderboard"), [], answers, page=page, json=json)
         return
-    search = None if calibrate is None else (calibrate, settings)
+    search = None if calibrate is None else _plan_search(tasks, calibrate, settings, task_options)
     measured = _measure(tasks, method or ["all"], search, name, task_options, spread, model, matched=matched)
     if measured is not None:
         board, results, folder = measured
         _write(board, folder, [results], answers, page=page, json=json)
 
 
+def _plan_search(tasks: list[str], budget: str, settings: int, options: TaskOptions) -> Any:
+    """The search that every method gets. Raises before a model is loaded if the budget is too small."""
+    from airvlm.evaluation.calibration import Budget, Search, split_task
+    from airvlm.evaluation.plan import TaskSpec
+
+    how = {**asdict(options), "limit": None}
+    del how["out"]
+    splits = [split_task(TaskSpec.of(task, **how))[:2] for task in tasks]
+    return Search(splits, [], settings, Budget.parse(budget), validate=False)
+
+
 def _measure(
     tasks: list[str],
     names: list[str],
-    search: tuple[str, int] | None,
+    search: Any,
     name: str,
     options: TaskOptions,
     spread: SpreadOptions,
@@ -120,7 +131,7 @@ def _measure(
     with exit_on_interrupt():
         vlm = load(place.gpu())
         methods: dict[str, Any] = dict(make_artifacts(vlm, chosen, specs, folder / "artifacts"))
-        found, notes = ({}, {}) if search is None else _calibrate(vlm, tasks, methods, *search, folder, how)
+        found, notes = ({}, {}) if search is None else _calibrate(vlm, methods, search, folder)
         methods |= found
         results = evaluation.evaluate(
             load,
@@ -139,25 +150,20 @@ def _measure(
     return board, results, folder
 
 
-def _calibrate(
-    vlm: Any, tasks: list[str], methods: dict[str, Any], budget: str, settings: int, folder: Path, how: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _calibrate(vlm: Any, methods: dict[str, Any], search: Any, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Each method at the best setting that its budget finds, where that is not its default; and what the search saw."""
     import functools
 
-    from airvlm.evaluation.calibration import Budget, Search, list_candidates, split_task
-    from airvlm.evaluation.plan import TaskSpec
+    from airvlm.evaluation.calibration import list_candidates
     from airvlm.evaluation.spread import run_spread
     from airvlm.leaderboard.methods import label_setting
 
-    splits = [split_task(TaskSpec.of(task, **{**how, "limit": None}))[:2] for task in tasks]
     found, notes = dict[str, Any](), dict[str, str]()
     for label, method in methods.items():
         # published code stands as it is; a control, or a method without options, has no other setting
         if getattr(method, "faithful", False) or len(list_candidates([method], 2, len(vlm.parts.layers))) == 1:
             continue
-        search = Search(splits, [method], settings, Budget.parse(budget), validate=False)
-        run: Any = functools.partial(_search, search)
+        run: Any = functools.partial(_search, replace(search, methods=[method]))
         best = run_spread(run, vlm, out=folder / "calibration", answers=10**6)
         setting = best.best.candidate.applied
         seen = f"{best.settings_tried} settings on {best.best.images} calibration images"

@@ -67,7 +67,7 @@ class Budget:
             return cls(seconds=seconds)
         if text.isdigit() and int(text) > 0:
             return cls(answers=int(text))
-        raise ValueError(f"--budget {text}: give a number of answers (20000) or a time (90s, 20m, 2h)")
+        raise ValueError(f"a budget of {text!r}: give a number of answers (20000) or a time (90s, 20m, 2h)")
 
     @property
     def timed(self) -> bool:
