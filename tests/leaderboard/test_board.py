@@ -126,8 +126,11 @@ def test_files_that_are_no_boards_are_refused(tmp_path: Path, text: str, message
 def test_a_stranger_can_put_neither_markup_nor_formulas_into_the_page() -> None:
     evil = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
     one = board(VANILLA, row(evil, 1.0, 0.5, 2.0, submitted_by="=cmd()", note=evil, cost=2.0, paper=evil, site=evil))
+    found = row(f"vcd:{evil}", 1.0, 0.5, 2.0, calibrated=True).model_copy(update={"name": "vcd"})
+    one = board(*one.rows, found, row("vcd:faithful=true", None, None, None, note=evil), skipped={"crg": evil})
     page = leaderboard_html(one)
     assert "<script>alert" not in page and "<img src=x" not in page
+    assert "<" not in board_markdown(one)
     assert "default-src &#39;none&#39;" in page and "unsafe-eval" not in page
     cells = next(csv.DictReader(line for line in one.to_csv().splitlines() if "vanilla" not in line))
     assert cells["submitted_by"] == "'=cmd()"  # a spreadsheet shows it as text

@@ -63,7 +63,7 @@ def board_markdown(board: Board) -> str:
         parts += ["", *_settings(board, key)]
     if board.skipped:
         parts += ["Not run:", "", *(f"* `{name}`: {why}" for name, why in board.skipped.items()), ""]
-    return "\n".join(parts)
+    return "\n".join(parts).replace("<", "&lt;")  # a board may be a stranger's, and Markdown may hold HTML
 
 
 def _comparison(board: Board) -> list[str]:
