@@ -133,6 +133,31 @@ def test_a_setting_that_names_nothing_is_never_the_best(tmp_path: Path) -> None:
     assert found.best.candidate.label != silent
 
 
+@pytest.mark.parametrize("idle", [True, False])
+def test_without_validation_what_is_found_beats_the_method_as_given_on_the_same_images(
+    tmp_path: Path, idle: bool
+) -> None:
+    settings = _settings(12)
+    given = settings[0].label
+
+    class Fickle(Speaker):
+        """Settings that promise something on the first images and do harm on the others."""
+
+        def text(self, label: str, item: Any) -> str:
+            if idle and label == given:
+                label = "vanilla"  # changes nothing: a gain of 0 without an interval
+            first = item.id in {i.id for i in spec.items[:32]}
+            self.wrong = {s.label: 0.4 if first else 0.9 for s in settings[1:]}
+            return super().text(label, item)
+
+    [(spec, _)] = _splits(120)
+    found = _run(tmp_path, Fickle(), 12, validate=False)
+    assert len(found.stages) > 1
+    for stage in found.stages:
+        assert any(m.candidate.is_default for m in stage.measured)
+    assert found.best.candidate.label == given
+
+
 def test_without_validation_the_whole_budget_goes_into_the_search(tmp_path: Path) -> None:
     budget = Budget(answers=1400)
     found = _run(tmp_path / "1", Speaker(), 12, budget=budget, validate=False)
@@ -339,6 +364,12 @@ def test_a_default_is_dropped_for_evidence_and_not_for_lack_of_it() -> None:
     unlucky, worse = (choose_survivors(_stage(gains, spread), 1.0) for spread in (4.0, 0.5))
     assert [c.is_default for c in unlucky] == [False] * 4 + [True]
     assert not any(c.is_default for c in worse)
+
+
+def test_a_default_that_is_kept_stays_whatever_it_is_worth() -> None:
+    gains = [5.0, 4.0, 3.5, 3.0, 2.0, 1.0, 0.5, -1.0]
+    kept = choose_survivors(_stage(gains, 0.5), 1.0, keep_default=True)
+    assert kept == [*choose_survivors(_stage(gains, 0.5), 1.0), kept[-1]] and kept[-1].is_default
 
 
 def test_what_changes_nothing_leaves_its_place_to_what_may_still_gain() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -169,7 +170,11 @@ def _calibrate(vlm: Any, methods: dict[str, Any], search: Any, folder: Path) -> 
         seen = f"{best.settings_tried} settings on {best.best.images} calibration images"
         if setting != method:
             found[label_setting(setting)] = setting
-            notes[label_setting(setting)] = f"best of {seen}, where it gained {best.best.gain.value:+.1f}"
+            given = next(m for m in best.stages[-1].measured if m.candidate.applied == method)
+            # the method as given has none if it names nothing
+            against = f" and the paper's {given.gain.value:+.1f}" if math.isfinite(given.gain.value) else ""
+            gained = f"where it gained {best.best.gain.value:+.1f}{against}"
+            notes[label_setting(setting)] = f"best of {seen}, {gained}"
         else:
             notes[label] = f"no better one among {seen}"
     return found, notes

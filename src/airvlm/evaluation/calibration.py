@@ -422,8 +422,9 @@ class Search:
         settings: how many to begin with.
         budget: what it may cost.
         max_recall_loss: points of recall that a recommended setting may lose.
-        validate: measure the best on the validation split; else the whole budget goes into the search, for a caller who
-            measures what was found on images of their own.
+        validate: measure the best on the validation split. Else the whole budget goes into the search, for a caller who
+            measures what was found on images of their own, beside the method as given: that is then measured in every
+            stage, and what is found has gained more than it on the same images.
     """
 
     splits: Sequence[tuple[TaskSpec, TaskSpec]]
@@ -506,7 +507,7 @@ class _Run:
             price = self.pay(stages[-1].tasks)
             if len(stages) == rounds or size == largest:
                 break
-            following = choose_survivors(stages[-1], limit)
+            following = choose_survivors(stages[-1], limit, keep_default=not search.validate)
             added = len(set(following) - set(running))
             left = self.share * self.total - self.spent - size * price.item(added)
             more = self.whole_batches(price.items(left, len(following), most=min(size, largest - size)))
@@ -515,7 +516,7 @@ class _Run:
             running, size = following, size + more
         # the first of the last stage is the best: what may not be chosen must not stand before it
         last = stages[-1]
-        able = [m for m in last.measured if m.gain.high > 0 and not m.loses_recall(limit)]
+        able = [m for m in last.measured if self.may_be_chosen(m)]
         kept = [m.candidate for m in able[:SURVIVORS]]
         stages[-1] = replace(last, measured=tuple(sorted(last.measured, key=lambda m: m.candidate not in kept)))
         validation = None
@@ -524,6 +525,11 @@ class _Run:
             validation = self.stage("validation", max(SMALLEST, most), kept)
         seconds = time.monotonic() - started
         return Calibration(self.runner.model, tuple(stages), validation, limit, len(self.store) - known, seconds)
+
+    def may_be_chosen(self, measured: Measured) -> bool:
+        if measured.candidate.is_default and not self.search.validate:
+            return math.isfinite(measured.gain.value)
+        return measured.gain.high > 0 and not measured.loses_recall(self.search.max_recall_loss)
 
     def check_time(self, settings: Sequence[Candidate]) -> None:
         """Refuse a time that is too short, after vanilla and one setting answered one batch each."""
@@ -585,7 +591,10 @@ class _Run:
         """What all settings are worth on these items, the best first."""
         tasks = self.ask(split, most, settings)
         measured = [measure(candidate, tasks) for candidate in settings]
-        measured.sort(key=lambda m: -m.gain.value if math.isfinite(m.gain.value) else math.inf)
+        # of equals the method as given comes first, and what has no gain last
+        measured.sort(
+            key=lambda m: (-m.gain.value if math.isfinite(m.gain.value) else math.inf, not m.candidate.is_default)
+        )
         return Stage(split, {name: len(task.items) for name, task in tasks.items()}, tuple(measured), tasks)
 
 
@@ -616,11 +625,12 @@ def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
     return Measured(candidate, gain, together, figures, recall, changed / answers, fired / answers, images)
 
 
-def choose_survivors(stage: Stage, limit: float) -> list[Candidate]:
+def choose_survivors(stage: Stage, limit: float, *, keep_default: bool = False) -> list[Candidate]:
     """The better half of what may still gain, without what is surely worse than the best.
 
-    A method as given stays until it is surely worse: that little was seen of it is not evidence. A setting that loses
-    more recall than the limit goes on beside its companion, or, if that is impossible, alone until the loss is sure.
+    A method as given stays until it is surely worse, or always with `keep_default`: that little was seen of it is not
+    evidence. A setting that loses more recall than the limit goes on beside its companion, or, if that is impossible,
+    alone until the loss is sure.
     """
     staying: list[tuple[Measured, list[Candidate]]] = []
     for measured in stage.measured:
@@ -634,6 +644,8 @@ def choose_survivors(stage: Stage, limit: float) -> list[Candidate]:
     staying = [(m, own) for m, own in staying if np.percentile(best - m.draws, 2.5) <= 0]
     half = max(SURVIVORS, math.ceil(len(stage.measured) / 2))
     chosen = [c for i, (m, own) in enumerate(staying) if i < half or m.candidate.is_default for c in own]
+    if chosen and keep_default:
+        chosen += [m.candidate for m in stage.measured if m.candidate.is_default]
     return list(dict.fromkeys(chosen))  # a default that stays has the companion that it had before
 
 
