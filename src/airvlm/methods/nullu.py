@@ -46,7 +46,7 @@ class NullSpaceMethod(ArtifactMethod, SteeringMethod):
 
     needs_images: ClassVar[bool] = False
 
-    rank: int = option(4, "directions that are removed per layer; 0 is off", low=0, off=0, search=(1, 32))
+    rank: int = option(4, "directions that are removed per layer; 0 is off", low=0, off=0, search=(1, 2, 4, 8, 16, 32))
     layers: tuple[int, int] | None = option(
         None, "decoder layers that are changed: the first and the one after the last; none is the upper half", span=True
     )
@@ -126,7 +126,9 @@ class CIPHER(NullSpaceMethod):
     writes: ClassVar[Site] = "residual"
     phases: ClassVar[Literal["all", "decode"]] = "decode"
 
-    rank: int = option(8, "directions that are removed per layer; 0 is off", low=0, off=0, search=(1, 64))
+    rank: int = option(
+        8, "directions that are removed per layer; 0 is off", low=0, off=0, search=(1, 2, 4, 8, 16, 32, 64)
+    )
 
 
 class ProjectionIntervention(SteeringIntervention):

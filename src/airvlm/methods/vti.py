@@ -45,9 +45,9 @@ class VTI(ArtifactMethod, SteeringMethod):
     pairs: ClassVar[PairKind] = "swapped"
     reads: ClassVar[Reads] = "last"
 
-    strength: float = option(0.9, "lambda; the states are turned by a tenth of it", low=0, off=0, search=(0.2, 3.0))
+    strength: float = option(0.9, "lambda; the states are turned by a tenth of it", low=0, off=0, search=(0.02, 3.0))
     visual_strength: float = option(
-        0.0, "lambda of the visual half, in the vision tower; 0.9 in the README", low=0, off=0, search=(0.2, 3.0)
+        0.0, "lambda of the visual half, in the vision tower; 0.9 in the README", low=0, off=0, search=(0.02, 3.0)
     )
     layers: tuple[int, int] | None = option(
         None, "decoder layers that are changed: the first and the one after the last; none is all", span=True
