@@ -171,13 +171,16 @@ def _calibrate(vlm: Any, methods: dict[str, Any], search: Any, folder: Path) -> 
         if setting != method:
             found[label_setting(setting)] = setting
             given = next(m for m in best.stages[-1].measured if m.candidate.applied == method)
-            # the method as given has none if it names nothing
-            against = f" and the paper's {given.gain.value:+.1f}" if math.isfinite(given.gain.value) else ""
-            gained = f"where it gained {best.best.gain.value:+.1f}{against}"
-            notes[label_setting(setting)] = f"best of {seen}, {gained}"
+            notes[label_setting(setting)] = f"best of {seen}, where it gained {_promise(best.best)}"
+            if math.isfinite(given.gain.value):  # there is none where it names nothing
+                notes[label_setting(setting)] += f" and the paper's {_promise(given)}"
         else:
             notes[label] = f"no better one among {seen}"
     return found, notes
+
+
+def _promise(measured: Any) -> str:
+    return f"{measured.gain.value:+.1f}{'' if measured.on_curve else ' (beyond the curve)'}"
 
 
 def _search(search: Any, runner: Any) -> Any:

@@ -282,6 +282,7 @@ class Measured:
     changed: float  # share of answers that differ from vanilla's
     fired: float  # share of answers in which it acted
     images: int = 0
+    on_curve: bool = True  # else the gain is the distance from the curve's end
 
     def loses_recall(self, limit: float) -> bool:
         return self.recall_change is not None and self.recall_change.value < -limit
@@ -298,6 +299,7 @@ class Measured:
             "changed": round(self.changed, 4),
             "fired": round(self.fired, 4),
             "images": self.images,
+            "on_curve": self.on_curve,
         }
 
 
@@ -602,7 +604,7 @@ def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
     """What a setting did on these tasks."""
     label = candidate.label
     gains, draws, figures = [], [], {}
-    recall, answers, changed, fired, images = None, 0, 0, 0, 0
+    recall, answers, changed, fired, images, on_curve = None, 0, 0, 0, 0, True
     for name, task in tasks.items():
         trade = task.trade_off
         assert trade is not None, "checked when the search was made"
@@ -616,13 +618,14 @@ def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
             recall = task.difference(label, trade.x)
             if figures[name][trade.x] == 0:  # who names nothing is as good as a bias that silences the model: no gain
                 gains[-1], draws[-1] = math.nan, np.full_like(draws[-1], math.nan)
+        on_curve = on_curve and equal.inside
         answers += len(task.items)
         images = max(images, task.sample(label).images)
         changed += task.count_changed(label)
         fired += task.count_fired(label) or 0
     together = np.mean(draws, axis=0)
     gain = Estimate.of(float(np.mean(gains)), together, answers, images=images)
-    return Measured(candidate, gain, together, figures, recall, changed / answers, fired / answers, images)
+    return Measured(candidate, gain, together, figures, recall, changed / answers, fired / answers, images, on_curve)
 
 
 def choose_survivors(stage: Stage, limit: float, *, keep_default: bool = False) -> list[Candidate]:
