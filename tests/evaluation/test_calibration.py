@@ -366,6 +366,14 @@ def test_a_default_is_dropped_for_evidence_and_not_for_lack_of_it() -> None:
     assert not any(c.is_default for c in worse)
 
 
+def test_without_validation_the_mildest_of_harmful_settings_is_the_best(tmp_path: Path) -> None:
+    settings = _settings(6)
+    harm = {setting.label: 0.8 if i == 3 else 1.0 for i, setting in enumerate(settings)}
+    found = _run(tmp_path, Speaker(harm), 6, validate=False)
+    assert all(m.gain.high < 0 for m in found.stages[-1].measured)
+    assert found.best.candidate.label == settings[3].label
+
+
 def test_a_default_that_is_kept_stays_whatever_it_is_worth() -> None:
     gains = [5.0, 4.0, 3.5, 3.0, 2.0, 1.0, 0.5, -1.0]
     kept = choose_survivors(_stage(gains, 0.5), 1.0, keep_default=True)

@@ -426,7 +426,7 @@ class Search:
         max_recall_loss: points of recall that a recommended setting may lose.
         validate: measure the best on the validation split. Else the whole budget goes into the search, for a caller who
             measures what was found on images of their own, beside the method as given: that is then measured in every
-            stage, and what is found has gained more than it on the same images.
+            stage, and what is found has gained more than it on the same images, or lost less.
     """
 
     splits: Sequence[tuple[TaskSpec, TaskSpec]]
@@ -518,7 +518,9 @@ class _Run:
             running, size = following, size + more
         # the first of the last stage is the best: what may not be chosen must not stand before it
         last = stages[-1]
-        able = [m for m in last.measured if self.may_be_chosen(m)]
+        able = [m for m in last.measured if m.gain.high > 0 and not m.loses_recall(limit)]
+        if not search.validate:
+            able = [m for m in able if not self.is_no_better(m, last)]
         kept = [m.candidate for m in able[:SURVIVORS]]
         stages[-1] = replace(last, measured=tuple(sorted(last.measured, key=lambda m: m.candidate not in kept)))
         validation = None
@@ -528,10 +530,12 @@ class _Run:
         seconds = time.monotonic() - started
         return Calibration(self.runner.model, tuple(stages), validation, limit, len(self.store) - known, seconds)
 
-    def may_be_chosen(self, measured: Measured) -> bool:
-        if measured.candidate.is_default and not self.search.validate:
-            return math.isfinite(measured.gain.value)
-        return measured.gain.high > 0 and not measured.loses_recall(self.search.max_recall_loss)
+    def is_no_better(self, measured: Measured, stage: Stage) -> bool:
+        """Than the method as given, on the same images."""
+        own = measured.candidate
+        return own.applied != own.base and any(
+            m.candidate.applied == own.base and measured.gain.value <= m.gain.value for m in stage.measured
+        )
 
     def check_time(self, settings: Sequence[Candidate]) -> None:
         """Refuse a time that is too short, after vanilla and one setting answered one batch each."""
