@@ -25,5 +25,5 @@ def test_scenes_are_annotated_images_with_the_splits_that_they_have(
         asked = {item.group for item in items}
         assert asked and {Path(image).stem for image in asked} <= set(known)
         for item in items:
-            named = any(f" {name} in the image?" in item.prompt for name in known[Path(item.group).stem])
+            named = any(f" {name} in the image?" in item.question for name in known[Path(item.group).stem])
             assert (item.truth == "yes") == named
