@@ -374,6 +374,20 @@ def test_without_validation_the_mildest_of_harmful_settings_is_the_best(tmp_path
     assert found.best.candidate.label == settings[3].label
 
 
+def test_a_setting_that_hardly_names_anything_is_not_the_mildest(tmp_path: Path) -> None:
+    settings = _settings(4)
+    terse = settings[2].label
+
+    class Terse(Speaker):
+        def text(self, label: str, item: Any) -> str:
+            rare = label == terse and sum(map(ord, item.id)) % 20
+            return "Nothing." if rare else super().text(label, item)
+
+    found = _run(tmp_path, Terse({setting.label: 1.0 for setting in settings}), 4, validate=False)
+    gains = {m.candidate.label: m.gain.value for m in found.stages[-1].measured}
+    assert gains[terse] == max(gains.values()) and found.best.candidate.label != terse
+
+
 def test_a_default_that_is_kept_stays_whatever_it_is_worth() -> None:
     gains = [5.0, 4.0, 3.5, 3.0, 2.0, 1.0, 0.5, -1.0]
     kept = choose_survivors(_stage(gains, 0.5), 1.0, keep_default=True)

@@ -522,7 +522,9 @@ class _Run:
         if not search.validate:
             able = [m for m in able if not self.is_no_better(m, last)]
         kept = [m.candidate for m in able[:SURVIVORS]]
-        stages[-1] = replace(last, measured=tuple(sorted(last.measured, key=lambda m: m.candidate not in kept)))
+        # and of the others what the curve cannot be compared with, as settings that hardly name anything
+        ranked = sorted(last.measured, key=lambda m: (m.candidate not in kept, not m.on_curve))
+        stages[-1] = replace(last, measured=tuple(ranked))
         validation = None
         if kept and search.validate:
             most = price.items(self.total - self.spent, len(kept), most=10**9)
