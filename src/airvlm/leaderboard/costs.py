@@ -40,6 +40,8 @@ class Cost:
 def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskSpec], folder: Path) -> dict[str, Cost]:
     """The cost of each method by label; those that failed are left out. Written into the folder, and read from there.
 
+    Of methods that were added later only these are timed, beside vanilla again.
+
     Processor time is counted where a processor computes, which others may use at the same time, else wall time.
 
     Args:
@@ -50,7 +52,8 @@ def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskS
     """
     path = folder / FILE
     held = _read(path, vlm.fingerprint)
-    if held is None or not set(methods) <= set(held):
+    missing = {label: method for label, method in methods.items() if label not in held}
+    if missing:
         images = [item.image for item in specs[0].items]
 
         def new_image(number: int) -> Image.Image:
@@ -58,7 +61,7 @@ def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskS
             image.putpixel((0, 0), tuple(number.to_bytes(3)))
             return image
 
-        every: dict[str, Method | None] = {"vanilla": None, **methods}
+        every: dict[str, Method | None] = {"vanilla": None, **missing}
         clock = time.process_time if vlm.model.device.type == "cpu" else time.perf_counter
         with tqdm(total=count_batches(every, ROUNDS, [BATCH]), unit="batch", disable=None, desc="cost") as bar:
 
@@ -76,9 +79,9 @@ def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskS
                 progress=show,
             )
         rows = {cost.method: cost.to_json() for cost in found}
-        held = {
+        held |= {
             label: None if rows[label]["problem"] else Cost(rows[label]["prefill"], rows[label]["total"])
-            for label in methods
+            for label in missing
         }
         content = {"fingerprint": vlm.fingerprint, "batch": BATCH, "tokens": TOKENS, "rounds": ROUNDS}
         costs = {label: None if cost is None else asdict(cost) for label, cost in held.items()}
@@ -87,12 +90,12 @@ def measure_costs(vlm: VLM, methods: Mapping[str, Method], specs: Sequence[TaskS
     return {label: cost for label in methods if (cost := held[label]) is not None}
 
 
-def _read(path: Path, fingerprint: str) -> dict[str, Cost | None] | None:
-    """What was measured before; None if nothing was, or of another model."""
+def _read(path: Path, fingerprint: str) -> dict[str, Cost | None]:
+    """What was measured of this model before."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         if content["fingerprint"] != fingerprint:
-            return None
+            return {}
         return {label: None if cost is None else Cost(**cost) for label, cost in content["costs"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return {}
