@@ -394,6 +394,17 @@ def test_a_default_that_is_kept_stays_whatever_it_is_worth() -> None:
     assert kept == [*choose_survivors(_stage(gains, 0.5), 1.0), kept[-1]] and kept[-1].is_default
 
 
+def test_what_names_less_than_any_bias_does_not_go_on_beside_a_kept_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_add_companion", lambda *_: None)
+    stage = _stage([5.0, 4.0, 3.0], 4.0)
+    lost = Estimate.of(-70.0, np.linspace(-90.0, 10.0, 400), 40, images=40)  # perhaps not: it may go on alone
+    silent = replace(stage.measured[0], recall_change=lost, on_curve=False)
+    stage = replace(stage, measured=(silent, *stage.measured[1:]))
+    both = [m.candidate for m in stage.measured]
+    assert choose_survivors(stage, 1.0) == both
+    assert choose_survivors(stage, 1.0, keep_default=True) == both[1:]
+
+
 def test_what_changes_nothing_leaves_its_place_to_what_may_still_gain() -> None:
     stage = _stage([0.0] * 6 + [-0.5, -1.0], 3.0)
     idle = replace(stage.measured[0], gain=Estimate.of(0.0, np.zeros(400), 40, images=40), draws=np.zeros(400))

@@ -287,6 +287,10 @@ class Measured:
     def loses_recall(self, limit: float) -> bool:
         return self.recall_change is not None and self.recall_change.value < -limit
 
+    def is_comparable(self, limit: float) -> bool:
+        """Not so if it names less than the control at its strongest bias: then it is compared with the curve's end."""
+        return self.on_curve or not self.loses_recall(limit)
+
     def surely_loses_recall(self, limit: float) -> bool:
         return self.recall_change is not None and self.recall_change.high < -limit
 
@@ -522,8 +526,8 @@ class _Run:
         if not search.validate:
             able = [m for m in able if not self.is_no_better(m, last)]
         kept = [m.candidate for m in able[:SURVIVORS]]
-        # and of the others what the curve cannot be compared with, as settings that hardly name anything
-        ranked = sorted(last.measured, key=lambda m: (m.candidate not in kept, not m.on_curve))
+        # and of the others settings that hardly name anything
+        ranked = sorted(last.measured, key=lambda m: (m.candidate not in kept, not m.is_comparable(limit)))
         stages[-1] = replace(last, measured=tuple(ranked))
         validation = None
         if kept and search.validate:
@@ -535,9 +539,9 @@ class _Run:
     def is_no_better(self, measured: Measured, stage: Stage) -> bool:
         """Than the method as given, on the same images."""
         own = measured.candidate
-        return own.applied != own.base and any(
-            m.candidate.applied == own.base and measured.gain.value <= m.gain.value for m in stage.measured
-        )
+        given = [m for m in stage.measured if m.candidate.applied == own.base]
+        given = [m for m in given if m.is_comparable(self.search.max_recall_loss)]
+        return own.applied != own.base and any(measured.gain.value <= m.gain.value for m in given)
 
     def check_time(self, settings: Sequence[Candidate]) -> None:
         """Refuse a time that is too short, after vanilla and one setting answered one batch each."""
@@ -637,9 +641,9 @@ def measure(candidate: Candidate, tasks: Mapping[str, TaskResults]) -> Measured:
 def choose_survivors(stage: Stage, limit: float, *, keep_default: bool = False) -> list[Candidate]:
     """The better half of what may still gain, without what is surely worse than the best.
 
-    A method as given stays until it is surely worse, or always with `keep_default`: that little was seen of it is not
-    evidence. A setting that loses more recall than the limit goes on beside its companion, or, if that is impossible,
-    alone until the loss is sure.
+    A method as given stays until it is surely worse: that little was seen of it is not evidence. With `keep_default` it
+    always stays, and nothing that names less than any point of the curve does. A setting that loses more recall than
+    the limit goes on beside its companion, or, if that is impossible, alone until the loss is sure.
     """
     staying: list[tuple[Measured, list[Candidate]]] = []
     for measured in stage.measured:
@@ -649,6 +653,8 @@ def choose_survivors(stage: Stage, limit: float, *, keep_default: bool = False) 
             own = [helped] + [c for c in own if c.is_default]
         if own and measured.gain.high > 0:
             staying.append((measured, own))
+    if keep_default:
+        staying = [(m, own) for m, own in staying if m.is_comparable(limit)]
     best = staying[0][0].draws if staying else 0.0
     staying = [(m, own) for m, own in staying if np.percentile(best - m.draws, 2.5) <= 0]
     half = max(SURVIVORS, math.ceil(len(stage.measured) / 2))
