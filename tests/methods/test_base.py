@@ -90,7 +90,7 @@ def test_searched_ranges_hold_the_default_unless_it_is_off_and_keep_the_limits(k
         found = one.metadata.get("search")
         if not found or not isinstance(one.default, int | float):
             continue
-        low, high = found
+        low, *_, high = found
         assert low < high and (low <= one.default <= high or one.default == one.metadata["off"]), one.name
         assert one.metadata.get("low") is None or low >= one.metadata["low"], one.name
         assert one.metadata.get("high") is None or high <= one.metadata["high"], one.name

@@ -526,8 +526,8 @@ class _Run:
         if not search.validate:
             able = [m for m in able if not self.is_no_better(m, last)]
         kept = [m.candidate for m in able[:SURVIVORS]]
-        # and of the others settings that hardly name anything
-        ranked = sorted(last.measured, key=lambda m: (m.candidate not in kept, not m.is_comparable(limit)))
+        # and of the others what loses most recall: it is compared with the curve's end
+        ranked = sorted(last.measured, key=lambda m: (m.candidate not in kept, self.lost_beyond_curve(m)))
         stages[-1] = replace(last, measured=tuple(ranked))
         validation = None
         if kept and search.validate:
@@ -535,6 +535,12 @@ class _Run:
             validation = self.stage("validation", max(SMALLEST, most), kept)
         seconds = time.monotonic() - started
         return Calibration(self.runner.model, tuple(stages), validation, limit, len(self.store) - known, seconds)
+
+    def lost_beyond_curve(self, measured: Measured) -> float:
+        """Points of recall, of a setting that names less than any point of the curve."""
+        if measured.recall_change is None or measured.is_comparable(self.search.max_recall_loss):
+            return 0.0
+        return -measured.recall_change.value
 
     def is_no_better(self, measured: Measured, stage: Stage) -> bool:
         """Than the method as given, on the same images."""
